@@ -46,16 +46,8 @@ def runs(command: Command) -> None:
 TX = ("--optimizer", "new.py:make_tx")
 RUNS: dict[str, tuple[tuple[str, ...], int, str]] = {
     "all stages": ((*TX, "--loss", "new.py:loss", "--batches", "new.py:batches"), 0, "identical"),
-    "a call": (
-        ("--optimizer", "optax.sgd(0.5)"),
-        0,
-        "rate: identical\noptimizer: identical\none.rec (",
-    ),
-    "another rate": (
-        ("--optimizer", "new.py:slow", "--loss", "new.py:loss"),
-        1,
-        "0.5 there, 0.25 here",
-    ),
+    "a call": (("--optimizer", "optax.sgd(0.5)"), 0, "identical\noptimizer: identical\none.rec: "),
+    "another rate": (("--optimizer", "new.py:slow"), 1, "0.5 there, 0.25 here"),
     "two steps": (("two.rec", "--steps", "2"), 1, "parts first in parameters: different"),
     "itself": (("one.rec",), 0, "one.rec beside one.rec: identical"),
 }

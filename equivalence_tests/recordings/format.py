@@ -1,8 +1,6 @@
-"""Recordings as files: read from a folder or from one packed file, and packed.
+"""Recordings as files: folders, as `recorder.py` writes them, and packed ones.
 
-A folder is what `recorder.py` writes. A packed file is one `.npz` with one recording or several: an
-index, and the bytes of all arrays in its order; what is in it twice is compressed away. Nothing is
-pickled.
+A packed file is one `.npz`: an index of its recordings, and the bytes of all arrays in that order.
 """
 
 import contextlib
@@ -23,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from equivalence_tests.output_files import write_bytes_with
-from equivalence_tests.recordings.recorder import INDEX, STEP, VERSION, leaves_of
+from equivalence_tests.recordings.recorder import INDEX, STEP, VERSION, leaves_of, path_text
 from optax_bridge._text import listing
 from optax_bridge.metadata.trees import PyTree
 from optax_bridge.torch.checkpoints.layout import torch_checkpoint
@@ -35,8 +33,8 @@ Flat = dict[Path_, Any]  # path -> array, or a scalar; of a gradient that is mis
 Leaves = dict[str, np.ndarray]  # by the text of their paths, as comparisons name them
 
 # What zipfile, json and NumPy raise on files that are damaged, or that another program wrote.
-_DAMAGED = (OSError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
-_UNREADABLE = (*_DAMAGED, LookupError, TypeError, ValueError, AttributeError)
+_UNREADABLE = (OSError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error, LookupError)
+_UNREADABLE += (TypeError, ValueError, AttributeError)
 
 
 class RecordingError(ValueError):
@@ -85,13 +83,6 @@ class Recording:
         """The number of the first step."""
         return self.steps[0].number
 
-    @property
-    def origin(self) -> str:
-        """The framework and its version."""
-        versions = self.index.get("versions", {})
-        name = next((n for n in ("torch", "tensorflow", "flax", "jax", "mlx") if n in versions), "")
-        return f"{name} {versions[name]}" if name else "an unnamed framework"
-
     def until(self, count: int | None) -> "Recording":
         """The first steps of it, so many."""
         return replace(self, steps=self.steps[:count])
@@ -123,11 +114,6 @@ def nest(flat: Mapping[Path_, Any]) -> PyTree:
     return nested
 
 
-def path_text(path: Path_, tree: str = "params") -> str:
-    """Returns a leaf's path as messages write it: `params['dense']['kernel']`."""
-    return tree + "".join(f"[{key!r}]" for key in path)
-
-
 def named_leaves(flat: Mapping[Path_, Any], tree: str = "params") -> dict[str, Any]:
     """Leaves by the text of their paths, as comparisons name them."""
     return {path_text(path, tree): leaf for path, leaf in flat.items()}
@@ -145,10 +131,8 @@ def read(place: Path | str, steps: int | None = None) -> Recording:
         return _read_folder(path, steps)
     recordings = read_packed(path)
     if len(recordings) != 1:
-        raise RecordingError(
-            f"{place}: expected one recording, found {listing(list(recordings))}. What "
-            "`optax-bridge check --record` wrote is compared by `optax-bridge check --against`"
-        )
+        found = f"found {listing(list(recordings))}. `check --against` reads those of `--record`"
+        raise RecordingError(f"{place}: expected one recording, {found}")
     return next(iter(recordings.values()))
 
 
@@ -162,17 +146,15 @@ def _readable(place: Path) -> Iterator[None]:
     except _UNREADABLE as error:
         raise RecordingError(
             f"{place}: expected a recording: a folder as `optax-bridge recorder` makes one, or a "
-            f"file written by `replay --pack` or `check --record`; found {_cause(error)}"
+            f"file written by `replay --pack` or `check --record`; found {error!r}"
         ) from None
 
 
 def _index(content: bytes, place: Path) -> dict[str, Any]:
     index = json.loads(content)
     if index["version"] != VERSION:
-        raise RecordingError(
-            f"{place}: expected a recording of version {VERSION}, found {index['version']!r}. "
-            "Record it with the file that this version's `optax-bridge recorder` prints"
-        )
+        found = f"found {index['version']!r}. Record it with today's `optax-bridge recorder`"
+        raise RecordingError(f"{place}: expected a recording of version {VERSION}, {found}")
     return index
 
 
@@ -182,10 +164,8 @@ def _read_folder(path: Path, limit: int | None) -> Recording:
     files = sorted(path.glob("step-*.npz"))[:limit]
     size = sum(file.stat().st_size for file in files)
     if size > _memory():
-        raise RecordingError(
-            f"{path}: {len(files)} steps of {size:.3g} bytes are more than the memory of this "
-            "machine. Read the first ones: steps=, or --steps"
-        )
+        text = f"{path}: {len(files)} steps of {size:.3g} bytes are more than the memory"
+        raise RecordingError(f"{text} of this machine. Read the first ones: steps=, or --steps")
     steps: list[Step] = []
     remark = ""
     for file in files:
@@ -198,7 +178,7 @@ def _read_folder(path: Path, limit: int | None) -> Recording:
                 meta = json.load(_member(archive, "meta"))
                 steps.append(_step(meta, members, steps))
         except _UNREADABLE as error:
-            remark = f"{file.name} cannot be read ({_cause(error)})"
+            remark = f"{file.name} cannot be read ({error!r})"
             break
     if not steps:
         raise RecordingError(f"{path}: expected recorded steps, found none. {remark}".rstrip(" ."))
@@ -253,18 +233,14 @@ def _memory() -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def _cause(error: BaseException) -> str:
-    return f"{type(error).__name__}: {getattr(error, 'strerror', None) or error}"
-
-
 def pack(recordings: Mapping[str, Recording], file: Path) -> None:
     """Writes recordings into one `.npz`."""
     data = io.BytesIO()
     entries = {name: _packed(recording, data) for name, recording in recordings.items()}
     index = json.dumps({"version": VERSION, "recordings": entries}).encode()
-    contents = {"index": index, "data": data.getbuffer()}
-    arrays: Any = {name: np.frombuffer(content, np.uint8) for name, content in contents.items()}
-    write_bytes_with(file, lambda stream: np.savez_compressed(stream, **arrays))
+    arrays = (np.frombuffer(content, np.uint8) for content in (index, data.getbuffer()))
+    named: Any = dict(zip(("index", "data"), arrays, strict=True))
+    write_bytes_with(file, lambda stream: np.savez_compressed(stream, **named))
 
 
 def _packed(recording: Recording, data: BinaryIO) -> dict[str, Any]:

@@ -113,7 +113,7 @@ def test_float64_is_replayed_in_float64(tmp_path: Path):
     loss = lambda params, batch: jnp.sin(params["w"] * batch["x"]).sum()  # noqa: E731
     assert_replays(run, optimizer=optax.sgd(0.1), loss=loss)
     batches = replay(run, batches=[{"x": np.ones(4)}] * 4).stages[0]
-    assert str(batches) == "batches: identical: those of the first 3 steps, all that there are"
+    assert str(batches) == "batches: identical: in 3 steps"
 
 
 def test_what_is_not_finite_ends_what_is_judged(tmp_path: Path):

@@ -28,12 +28,11 @@ INDEX, STEP = "index.json", "step-%08d.npz"
 TREES = ("params", "half_params", "model_state", "batch", "rng", "raw_grads", "grads")
 TREES += ("state", "new_params", "new_state")
 _NO_TREES = ("learning_rate", "loss", "micro_batches", "skipped")
-# Leaves that are no arrays and are recorded as they are: a gradient that is missing, and in other
+# Leaves that are no arrays and are recorded as they are: gradients that are missing, and in other
 # trees texts, empty containers and Python's numbers.
-_NONE, _TEXTS = (type(None),), (type(None), str, dict)
-_AS_IT_IS = dict.fromkeys(("batch", "rng", "model_state"), _TEXTS)
-_AS_IT_IS.update(dict.fromkeys(("state", "new_state"), _TEXTS + (bool, int, float)))
-_AS_IT_IS.update(dict.fromkeys(("grads", "raw_grads"), _NONE))
+_AS_IT_IS = dict.fromkeys(("grads", "raw_grads"), (type(None),))
+_AS_IT_IS.update(dict.fromkeys(("batch", "rng", "model_state"), (type(None), str, dict)))
+_AS_IT_IS.update(dict.fromkeys(("state", "new_state"), (type(None), str, dict, bool, int, float)))
 _FRAMEWORKS = ("jax", "jaxlib", "flax", "optax", "torch", "tensorflow", "keras", "mlx", "numpy")
 
 
@@ -48,8 +47,6 @@ class Recorder:
     def __init__(self, path, steps=50, first=0, settings=None):
         if os.path.exists(path):
             raise ValueError("%s: there is something already; name another folder" % path)
-        if int(steps) < 1:
-            raise ValueError("steps=%r: expected one or more" % (steps,))
         self.path, self.steps, self.first = str(path), int(steps), int(first)
         self.count = 0
         self._settings = dict(settings or {})
@@ -158,9 +155,7 @@ class Recorder:
         named = dict(model.named_parameters())
         names = {id(parameter): name for name, parameter in named.items()}
         if any(id(p) not in names for group in optimizer.param_groups for p in group["params"]):
-            raise ValueError(
-                "torch(): expected the optimizer of this model, found other parameters"
-            )
+            raise ValueError("torch(): expected this model's optimizer, found other parameters")
         self._groups = [
             {
                 "name": name,
@@ -209,8 +204,8 @@ class Recorder:
             from flax import optim
         cls, apply = optim.Optimizer, optim.Optimizer.apply_gradient
 
-        def apply_gradient(optimizer, grads, *args, **kwargs):
-            new = apply(optimizer, grads, *args, **kwargs)
+        def apply_gradient(optimizer, grads, **overrides):
+            new = apply(optimizer, grads, **overrides)
             if self.is_full:
                 return new
             definition, target, state = optimizer.optimizer_def, optimizer.target, optimizer.state
@@ -219,13 +214,9 @@ class Recorder:
                 self._groups = _flax_groups(definition, target)
                 first = state[0] if type(state) in (list, tuple) else state
                 self.first = self.first or int(_array(getattr(first, "step", 0), "state.step")[0])
-            params = args[0] if args else kwargs.get("hyper_params")
-            params = definition.hyper_params if params is None else params
-            rate = kwargs.get("learning_rate")
-            if rate is None:
-                is_multi = hasattr(definition, "sub_optimizers")
-                groups = enumerate(params) if is_multi else [("all", params)]
-                rate = {name: getattr(group, "learning_rate", None) for name, group in groups}
+            params = definition.update_hyper_params(**overrides)
+            groups = enumerate(params) if type(params) in (list, tuple) else [("all", params)]
+            rate = {name: getattr(group, "learning_rate", None) for name, group in groups}
             state = state if self.count == 0 and self.first else None
             self.step(target, grads, new.target, learning_rate=rate, state=state)
             return new
@@ -259,15 +250,12 @@ def _leaves(value, tree):
         if isinstance(leaf, _AS_IT_IS.get(tree, ())):
             scalars.append([path, leaf])
         elif not isinstance(leaf, dict):  # which is an empty one
-            rows.append([path, *_array(leaf, _place(tree, path))])
+            rows.append([path, *_array(leaf, path_text(path, tree))])
     return scalars, rows
 
 
 def leaves_of(tree, path=()):
-    """Yields path and leaf; a path is of names, and of numbers in lists and tuples.
-
-    An empty container is a leaf, {}.
-    """
+    """Yields leaves, {} for empty containers, by paths of names, and of numbers in lists."""
     if hasattr(tree, "_asdict"):
         tree = tree._asdict()
     elif hasattr(type(tree), "__dataclass_fields__") and not hasattr(tree, "items"):
@@ -291,9 +279,8 @@ def _array(leaf, place):
     kinds = [cls.__name__ for cls in type(leaf).__mro__]
     if "Tracer" in kinds or "SymbolicTensor" in kinds:
         raise ValueError(
-            "%s: expected an array, found a tracer: inside of jit and pmap nothing can be "
-            "recorded. Return the gradients from the step and call rec.step(...) outside of it; "
-            "without a change of the program, run it within jax.disable_jit()" % place
+            "%s: expected an array, found a tracer of jit or pmap. Return the gradients from the "
+            "step and call rec.step(...), or run it within jax.disable_jit()" % place
         )
     if hasattr(leaf, "detach"):
         leaf = leaf.detach().cpu()
@@ -303,10 +290,7 @@ def _array(leaf, place):
         leaf = leaf.numpy()
     if str(getattr(leaf, "dtype", "")).startswith("key<"):
         leaf = sys.modules["jax"].random.key_data(leaf)
-    try:
-        array = np.array(leaf, order="C")
-    except Exception as error:
-        raise ValueError("%s: expected an array, found %s: %s" % (place, kinds[0], error))
+    array = np.array(leaf, order="C")
     name = array.dtype.name
     if array.dtype.kind in "fiubc":
         return array, name
@@ -323,9 +307,8 @@ def _check_replica(rows):
         return
     if all((array == array[:1]).all() for _, array, _ in rows):
         raise ValueError(
-            "%s: expected one replica, found a leading axis of devices: record "
-            "flax.jax_utils.unreplicate(...) of parameters, gradients and state"
-            % _place("params", rows[0][0])
+            "%s: expected one replica, found a leading axis of devices: record flax.jax_utils."
+            "unreplicate(...) of parameters, gradients and state" % path_text(rows[0][0])
         )
 
 
@@ -370,8 +353,7 @@ def _flax_groups(definition, target):
 
 
 def _flax_settings(definition):
-    params = definition.hyper_params  # of a MultiOptimizer a list, which has no fields
-    fields = {name: getattr(params, name) for name in getattr(params, "__dataclass_fields__", ())}
+    fields = getattr(definition.hyper_params, "__dict__", {})  # a MultiOptimizer has a list
     return dict(_plain(fields), optimizer=type(definition).__name__)
 
 
@@ -385,7 +367,8 @@ def _plain(settings):
     return plain
 
 
-def _place(tree, path):
+def path_text(path, tree="params"):
+    """Returns a leaf's path as messages write it: `params['dense']['kernel']`."""
     return tree + "".join("[%r]" % key for key in path)
 
 
@@ -395,13 +378,9 @@ def _json(value):
 
 def _process_index():
     jax, torch = sys.modules.get("jax"), sys.modules.get("torch")
-    distributed = getattr(torch, "distributed", None)
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        return distributed.get_rank()
-    for name in ("process_index", "host_id"):
-        if hasattr(jax, name):
-            return getattr(jax, name)()
-    return 0
+    if torch and torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank()
+    return getattr(jax, "process_index", getattr(jax, "host_id", lambda: 0))()
 
 
 def _size(count):

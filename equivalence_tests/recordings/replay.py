@@ -1,7 +1,4 @@
-"""Replays a recording by today's program: finds the first stage, step and leaf that diverge.
-
-The optimizer goes through the recorded gradients in lockstep and in a free run.
-"""
+"""Replays a recording by today's program: finds the first stage, step and leaf that diverge."""
 
 import functools
 import itertools
@@ -25,6 +22,7 @@ from equivalence_tests.pair.settings import search_members
 from equivalence_tests.recordings import format as files
 from equivalence_tests.recordings import stages
 from equivalence_tests.recordings.format import Leaves, Recording, RecordingError, Step
+from equivalence_tests.recordings.recorder import path_text
 from equivalence_tests.recordings.stages import Outcome, Stage, not_judged
 from equivalence_tests.sides.adapt import as_side
 from equivalence_tests.sides.in_float64 import wide as in_float64
@@ -41,7 +39,7 @@ from optax_bridge.torch.checkpoints.names import read_names
 _NAME = "optimizer"
 # The stages in their order, and the argument that each needs.
 _ASKED = {"batches": "batches", stages.LOSS: "loss", "rate": "optimizer", _NAME: "optimizer"}
-_ONE_HAS_NONE = "one recording has none"
+_NONE = "one recording has none"
 # In ULP: what a run may round where float64 shows no more, free or in lockstep (with the recorded
 # parameters at each step). Beyond that, four times our own rounding is rounding too, as far as the
 # bound of `OPEN_ULP` goes; different is what exceeds both, and what lies between is not decided.
@@ -137,46 +135,43 @@ def replay(
     source = recording if isinstance(recording, Recording) else files.read(recording, steps=steps)
     source = source.until(steps)
     if "params" not in source.steps[0].trees:
-        raise RecordingError(
-            f"{source.place}: expected the parameters before each step, found those after it "
-            "alone, as `optax-bridge check --record` writes them. Read it with `check --against`"
-        )
+        found = "found those after it. `check --against` reads what `check --record` wrote"
+        raise RecordingError(f"{source.place}: expected the parameters before each step, {found}")
     file = None if names is None else read_names(names)
     here, remarks = _judgeable(source if file is None else files.in_flax(source, file))
-    title = f"{source.place} ({source.origin})"
     judged = [not_judged(name, f"no {of} given, see --{of}") for name, of in _ASKED.items()]
     if batches is not None:
         judged[0] = stages.judge_batches(here, batches)
     if loss is not None:
         judged[1] = stages.judge_loss(here, loss)
     if optimizer is None:
-        return Replay(title, judged, remarks)
+        return Replay(source.place, judged, remarks)
     if not (finite := sum("new_params" in step.trees for step in here.steps)):
         judged[2:] = [not_judged(s.name, "no new parameters", asked=True) for s in judged[2:]]
-        return Replay(title, judged, remarks)
+        return Replay(source.place, judged, remarks)
     settings: Settings = optimizer
     if not isinstance(optimizer, NamedSide | ObjectSide):
         name = getattr(optimizer, "__qualname__", "optimizer")
         settings = (NamedSide if callable(optimizer) else ObjectSide)(name, optimizer)
     state = functools.partial(files.recorded_state, source, file)
     stepper = Stepper(settings.build(), here.until(finite), state)
-    judged[2:], explanation = judge_steps(stepper, settings)
-    return Replay(title, judged, remarks, explanation)
+    rates: list[dict[str, float]] | str = ""
+    try:
+        rates = _rates_of(stepper)
+        stage = _judge(stepper)
+    except NotJudgedError as error:
+        rates, stage = rates or str(error), not_judged(_NAME, str(error), asked=True)
+    judged[2:] = stages.judge_rates(stepper.recording, rates), stage
+    is_open = stage.parts and not judged[2].parts
+    return Replay(source.place, judged, remarks, _explain(stepper, settings) if is_open else "")
 
 
 def assert_replays(recording: Recording | Path | str, **how: Any) -> Replay:
     """Raises AssertionError if a program diverges from a recording, or nothing can be judged.
 
     Args:
-      recording: see `replay`.
+      recording: see `replay`, as for the result and other errors.
       **how: the arguments of `replay`.
-
-    Returns:
-      The result of `replay`.
-
-    Raises:
-      AssertionError: the text of the result.
-      RecordingError: see `replay`.
     """
     result = replay(recording, **how)
     if result.outcome not in (Outcome.IDENTICAL, Outcome.ROUNDING):
@@ -188,17 +183,13 @@ def beside(recording: Recording, other: Recording) -> Replay:
     """Compares two recordings of one training run: the first step and stage that diverge."""
     steps = min(len(recording.steps), len(other.steps))
     if recording.first != other.first:
-        raise RecordingError(
-            f"{other.place}: expected its first step to be {recording.first}, as in "
-            f"{recording.place}, found {other.first}"
-        )
+        expected = f"expected its first step to be {recording.first}, as in {recording.place}"
+        raise RecordingError(f"{other.place}: {expected}, found {other.first}")
     both = [side.until(steps) for side in (recording, other)]
     batches, rates = zip(*((step.batch, step.rates) for step in both[1].steps), strict=True)
-    first = not_judged("batches", _ONE_HAS_NONE)
-    if not any(batch is None for batch in batches):
-        first = stages.judge_batches(both[0], batches)
+    both_have = not any(batch is None for batch in batches)
     judged = [  # in the order in which a step happens
-        first,
+        stages.judge_batches(both[0], batches) if both_have else not_judged("batches", _NONE),
         _beside_tree(both, "params", "parameters"),
         _beside_tree(both, "model_state", "model state"),
         _beside_tree(both, "raw_grads", "gradients before clipping"),
@@ -216,12 +207,10 @@ def beside(recording: Recording, other: Recording) -> Replay:
 def _beside_tree(both: Sequence[Recording], tree: str, title: str) -> Stage:
     sides = [side.stacks(tree, tree) for side in both]
     if not all(sides):
-        return not_judged(title, _ONE_HAS_NONE)
+        return not_judged(title, _NONE)
     if differing := sorted(sides[0].keys() ^ sides[1].keys()):
-        raise RecordingError(
-            f"{both[1].place}: expected the leaves of {both[0].place}, found on one side alone "
-            f"{listing(differing)}. Where the names differ, give --names"
-        )
+        found = f"found on one side alone {listing(differing)}. Other names: --names"
+        raise RecordingError(f"{both[1].place}: expected the leaves of {both[0].place}, {found}")
     return stages.stage_between(title, sides, both[0].steps, stages.CLOSED_ULP)
 
 
@@ -231,9 +220,9 @@ def _judgeable(recording: Recording) -> tuple[Recording, list[str]]:
     paths = recording.steps[0].trees["params"].keys()
     for number, step in enumerate(recording.steps):
         differing = sorted(step.trees["params"].keys() ^ paths, key=str)
-        faults = [f"{files.path_text(path)} comes or goes at" for path in differing]
+        faults = [f"{path_text(path)} comes or goes at" for path in differing]
         faults += [
-            f"{files.path_text(path, tree)} is not finite from"
+            f"{path_text(path, tree)} is not finite from"
             for tree in (() if step.skipped else ("grads", "new_params"))
             for path, leaf in step.trees.get(tree, {}).items()
             if leaf is not None and not np.isfinite(leaf.astype(np.float64)).all()
@@ -271,9 +260,7 @@ class Stepper:
         old = recorded[0].trees["params"]
         try:
             with float64(wide or recorded[0].is_double), np.errstate(all="ignore"):
-                runs = files.stacks_of(
-                    [files.flat_like(new) for new in self._steps(lockstep, wide)]
-                )
+                news = [files.flat_like(new) for new in self._steps(lockstep, wide)]
         except NotJudgedError:
             raise
         except Exception as error:  # whatever the user's optimizer raises
@@ -281,9 +268,8 @@ class Stepper:
                 f"{self.recording.place}: the optimizer {error_text(error)} with the recorded "
                 f"parameters {list(files.named_leaves(old))[:3]}... Other names: --names"
             ) from error
-        return {
-            name: runs[name].astype(leaf.dtype) for name, leaf in files.named_leaves(old).items()
-        }
+        runs, named = files.stacks_of(news), files.named_leaves(old)
+        return {name: runs[name].astype(leaf.dtype) for name, leaf in named.items()}
 
     def _steps(self, lockstep: bool, wide: bool) -> Iterator[PyTree]:
         """Yields the new parameters."""
@@ -341,26 +327,18 @@ def _jax(flat: files.Flat, wide: bool = False) -> Any:
     return jax.tree.map(jnp.asarray, in_float64(files.nest(flat)) if wide else files.nest(flat))
 
 
-def judge_steps(stepper: Stepper, settings: Settings) -> tuple[list[Stage], str]:
-    """The stages of the rate and of the optimizer, and what explains a difference."""
-    rates: list[dict[str, float]] | str = ""
-    try:
-        rates = _rates_of(stepper)
-        stage = _judge(stepper)
-    except NotJudgedError as error:
-        rates, stage = rates or str(error), not_judged(_NAME, str(error), asked=True)
-    rate = stages.judge_rates(stepper.recording, rates)
-    is_open = stage.parts and not rate.parts
-    return [rate, stage], _explain(stepper, settings) if is_open else ""
-
-
 def _rates_of(stepper: Stepper) -> list[dict[str, float]] | str:
     """The optimizer's rate at each step by the recorded groups, or why it is not known."""
     recorded = stepper.recording.steps
     if stepper.takes_rates:
         return "the recorded rates are given per call"
-    members = [member for _, member in search_members(stepper.value, _is_rate, set())]
-    rates = {member if callable(member) else abs(member) for member in members}
+    names = (*RATES, "step_size_fn")
+    found = search_members(
+        stepper.value,
+        lambda name, it: name in names and (type(it) in (int, float) or callable(it)),
+        set(),
+    )
+    rates = {member if callable(member) else abs(member) for _, member in found}
     if len(rates) == 1 and all(len({*step.rates.values()}) == 1 for step in recorded):
         rate = rates.pop()
         schedule: Any = rate if callable(rate) else lambda count: rate
@@ -370,11 +348,6 @@ def _rates_of(stepper: Stepper) -> list[dict[str, float]] | str:
         pairs = zip(recorded, values, strict=False)
         return [dict.fromkeys(step.rates, value) for step, value in pairs]
     return _measured(stepper)
-
-
-def _is_rate(name: str, member: Any) -> bool:
-    is_number = type(member) in (int, float)
-    return name in (*RATES, "step_size_fn") and (is_number or callable(member))
 
 
 def _measured(stepper: Stepper) -> list[dict[str, float]] | str:
@@ -387,7 +360,7 @@ def _measured(stepper: Stepper) -> list[dict[str, float]] | str:
         updates = _updates(step, run, number)
         rates.append({})
         for group, rate in step.rates.items():
-            names = list(map(files.path_text, members.get(group, step.trees["params"])))
+            names = list(map(path_text, members.get(group, step.trees["params"])))
             old, there, here = (stages.vector([side[name] for name in names]) for side in updates)
             largest, moved = (np.abs(side).max(initial=0) for side in (old, there))
             tolerance = 1e-4 + 2.0**-20 * largest / max(moved, 1e-30)
@@ -435,36 +408,25 @@ def _judge(stepper: Stepper) -> Stage:
 
     def cause(number: int, leaf: LeafDistance, parted: set[str]) -> str:
         text = f"{stages.by_scale(number, leaf, parted)} ({leaf.ulp_by_step[number]:.3g} ULP)"
-        text += f"; after {len(steps)} steps {relative_text(free.relative)}"
+        text += f"; after {len(steps)} steps {relative_text(free.relative)}. "
         if rounding[at] >= comparisons[at].ulp:
-            return (
-                f"{text}. In float64 the optimizer here is as far from itself: it is "
-                "ill-conditioned, or computes in half precision"
-            )
-        why = _cause(steps[number], _updates(steps[number], runs[at], number), parted, leaf.path)
-        return f"{text}{why and '. '}{why}"
+            return f"{text}In float64 the optimizer here is as far from itself: in half precision?"
+        updates = _updates(steps[number], runs[at], number)
+        return (text + _cause(steps[number], updates, parted, leaf.path)).removesuffix(". ")
 
     stage = stages.stage_of(_NAME, comparisons[at], steps, bounds[at], cause, outcome)
     return replace(stage, distance=stages.distance_by_step(free))
 
 
-def _cause(step: Step, updates: tuple[Leaves, Leaves, Leaves], parted: set[str], leaf: str) -> str:
+def _cause(step: Step, updates: Sequence[Leaves], parted: set[str], leaf: str) -> str:
     """Returns the likely cause of the first diverging step, in words; empty if unknown."""
-    old, there, here = updates
-    if files.named_leaves(step.trees.get("grads", {})).get(leaf, old) is None:
+    there, here = updates[1:]
+    if files.named_leaves(step.trees.get("grads", {})).get(leaf, 0) is None:
         return f"{leaf} has no gradient there (None) and is left alone; here its gradient is zero"
     if there[leaf].any() != here[leaf].any():
         return f"{leaf} does not move {'there' if here[leaf].any() else 'here'}: is it frozen?"
     factor, alike = stages.common_factor(there, here, parted, 1e-3)
-    if factor is not None:
-        return f"Every update{alike} here is {factor:.6g} times the recorded one"
-    decayed = {name: here[name] - there[name] for name in here}
-    decay, _ = stages.common_factor(old, decayed, parted, 0.05)
-    rate = max(step.rates.values(), default=0.0)
-    if decay is not None and rate:
-        amount, side = abs(decay) / rate, "here" if decay < 0 else "there"
-        return f"As of a decoupled weight decay that is {amount:.2g} more {side}{alike}"
-    return ""
+    return f"Every update{alike} here is {factor:.6g} times the recorded one" if factor else ""
 
 
 def _explain(stepper: Stepper, settings: Settings) -> str:

@@ -144,7 +144,7 @@ OPTIMIZERS = {
         lambda: optax.partition({"train": make_tx(), "frozen": optax.set_to_zero()}, frozen),
         "optimizer", "does not move here"),
     "no decay of biases": (
-        lambda: make_tx(mask=decay_on_all), "optimizer", "weight decay that is 0.1 more there"),
+        lambda: make_tx(mask=decay_on_all), "optimizer", "from step 0, params['dense']['bias']"),
     "clipping after the decay": (
         lambda: optax.chain(
             optax.scale_by_adam(eps=1e-2), optax.add_decayed_weights(0.1), optax.clip(0.5),
@@ -155,12 +155,9 @@ LOSSES = {
     "a sum for a mean": ({"sum": True}, "a sum over 8 here"),
     "a transposed kernel": ({"transposed": True}, "['dense']['kernel'] transposed they agree"),
     "dropout left on": ({"dropout": True}, "dropout"),
-    "the momentum of the statistics": (
-        {"momentum": 0.99},
-        "they move 0.1 times as far here; is it",
-    ),
-    "the variance of the statistics": ({"ddof": 0}, "the variance of n - 1 there"),
-    "a cast": ({"half": True}, "bfloat16"),
+    "the momentum of the statistics": ({"momentum": 0.99}, "0.1 times as far here: momentum?"),
+    "the variance of the statistics": ({"ddof": 0}, "other running statistics"),
+    "a cast": ({"half": True}, "from step 0"),
     "label smoothing": ({"smoothing": 0.2}, "from step 0"),
     "a loss scale": ({"scale": 1024.0}, "loss scale that is not undone here"),
 }
@@ -257,7 +254,7 @@ OTHERS: dict[str, tuple[Any, Any, str]] = {
     "rounding": (
         {"grads": {"w": _W, "b": _B + 1e-9}}, {"b": 3e-9}, "1 of 2 leaves have no gradient but"
     ),
-    "a sum": ({"grads": {"w": 4 * _W, "b": _B}}, {}, "a mean over 4 here, a sum there"),
+    "a sum": ({"grads": {"w": 4 * _W, "b": _B}}, {}, "a sum over 4 there, a mean here"),
     "micro-batches": ({"micro_batches": 5}, {"all": 5.0}, "5 micro-batches are accumulated"),
     "half": ({"grads": {"w": _W, "b": _B + 1}}, {"b": 0.5}, "of grads['b'] here is 0.5 times"),
     "a sign": ({"grads": {"w": _W, "b": _B + 1}}, {"b": -1.0}, "of grads['b'] here is -1 times"),
