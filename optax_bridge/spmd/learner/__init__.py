@@ -7,8 +7,6 @@ from optax_bridge.spmd.learner.gradients import ForwardOutputs as ForwardOutputs
 from optax_bridge.spmd.learner.gradients import ForwardPass as ForwardPass
 from optax_bridge.spmd.learner.gradients import Updates as Updates
 from optax_bridge.spmd.learner.gradients import _apply_updates as _apply_updates
-from optax_bridge.spmd.learner.gradients import _split_gradients as _split_gradients
-from optax_bridge.spmd.learner.gradients import _value_and_grad as _value_and_grad
 from optax_bridge.spmd.learner.gradients import mask_tree as mask_tree
 from optax_bridge.spmd.learner.gradients import with_minibatch_steps as with_minibatch_steps
 from optax_bridge.spmd.learner.learner import BaseLearner as BaseLearner

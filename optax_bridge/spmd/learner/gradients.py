@@ -164,17 +164,14 @@ def mask_tree(tree: PyTree, *, keep: PyTree, mask_value: PyTree) -> PyTree:
     )
 
 
-def _split_gradients(
-    fun: ForwardFn, *, should_compute_gradients: PyTree
-) -> tuple[ForwardFn, Callable[[Params], tuple[Params, Params]]]:
-    """Separates the parameters that are differentiated from the others."""
-
-    def split(params: Params) -> tuple[PyTree, PyTree]:
-        others = jax.tree.map(lambda keep: not keep, should_compute_gradients)
-        return (
-            mask_tree(params, keep=should_compute_gradients, mask_value=None),
-            mask_tree(params, keep=others, mask_value=None),
-        )
+def value_and_grad(
+    fun: ForwardFn, *, opt_params: Params, inputs: PyTree, should_compute_gradients: PyTree
+) -> Updates:
+    """Runs a forward function, and its gradient by the parameters that are to have one."""
+    params = opt_param_values(opt_params)
+    fixed = jax.tree.map(lambda keep: not keep, should_compute_gradients)
+    model_params = mask_tree(params, keep=should_compute_gradients, mask_value=None)
+    split_inputs = (mask_tree(params, keep=fixed, mask_value=None), inputs)
 
     def split_fun(*, model_params: Params, inputs: PyTree) -> ForwardOutputs:
         others, inputs = inputs
@@ -185,19 +182,6 @@ def _split_gradients(
             is_leaf=is_none,
         )
         return fun(model_params=all_params, inputs=inputs)
-
-    return split_fun, split
-
-
-def _value_and_grad(
-    fun: ForwardFn, *, opt_params: Params, inputs: PyTree, should_compute_gradients: PyTree = None
-) -> Updates:
-    """Runs a forward function and its gradient."""
-    if should_compute_gradients is None:
-        should_compute_gradients = jax.tree.map(lambda _: True, opt_params)
-    split_fun, split = _split_gradients(fun, should_compute_gradients=should_compute_gradients)
-    model_params, others = split(opt_param_values(opt_params))
-    split_inputs = (others, inputs)
 
     def loss_and_outputs(model_params: Params, inputs: PyTree) -> tuple[jax.Array, ForwardOutputs]:
         outputs = split_fun(model_params=model_params, inputs=inputs)

@@ -23,8 +23,8 @@ from optax_bridge.spmd.learner.gradients import (
     ForwardFn,
     Updates,
     _apply_updates,
-    _value_and_grad,
     mask_tree,
+    value_and_grad,
 )
 from optax_bridge.spmd.learner.transformations import LearnerModule, Optimizer, as_learner_config
 from optax_bridge.spmd.module import Module
@@ -128,7 +128,7 @@ class BaseLearner(LearnerModule):
         """
         if self._transform_forward_fn is not None:
             fn = self._transform_forward_fn(fn)
-        updates = _value_and_grad(
+        updates = value_and_grad(
             fn,
             opt_params=opt_params,
             inputs=inputs,

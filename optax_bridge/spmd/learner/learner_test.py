@@ -18,8 +18,6 @@ from optax_bridge.spmd.learner import (
     Updates,
     UpdateType,
     _apply_updates,
-    _split_gradients,
-    _value_and_grad,
     mask_tree,
 )
 from optax_bridge.spmd.module import functional, new_output_collection
@@ -294,25 +292,19 @@ def test_an_optimizer_that_climbs_is_said(optimizer, warned, caplog):
     ]
 
 
-def test_splitting_and_differentiating():
-    keep = {"w": True, "b": False, "stats": {"mean": False}}
-    fun, split = _split_gradients(forward, should_compute_gradients=keep)
-    ours, others = split(VALUES)
-    assert ours["b"] is None and others["w"] is None
-    outputs = fun(model_params=ours, inputs=(others, {"x": 1}))
-    assert float(outputs.loss) == 7 and outputs.aux == {"x": 1}
-    updates = _value_and_grad(
-        forward, opt_params=opt_params(), inputs={}, should_compute_gradients=keep
-    )
-    np.testing.assert_array_equal(updates.delta_updates["w"], VALUES["w"])
-    assert updates.delta_updates["b"] is None
-    again = updates.forward_pass["default"]
-    repeated = again.forward_fn(model_params=again.model_params, inputs=again.inputs)
-    assert float(repeated.loss) == float(again.outputs.loss)
-    assert updates.param_specs()["w"].shape == (2,)
-    of_all = _value_and_grad(forward, opt_params=opt_params(), inputs={})
-    for found, value in zip(*map(jax.tree.leaves, (of_all.delta_updates, VALUES)), strict=True):
-        np.testing.assert_array_equal(found, value)
+class Again(Learner):
+    def update(self, updates):
+        again = updates.forward_pass["default"]
+        outputs = again.forward_fn(model_params=again.model_params, inputs=again.inputs)
+        self.add_summary("again", outputs.loss)
+        assert updates.delta_updates["b"] is None and updates.param_specs()["w"].shape == (2,)
+        return super().update(updates)
+
+
+def test_an_update_may_take_the_forward_pass_again():
+    cfg = Again.default_config().set(optimizer=SGD, update_rules=[("b", UpdateType.NO_UPDATE)])
+    outputs, collection = step_of(cfg.set(name="learner").instantiate(parent=None))
+    assert float(collection.summaries["again"]) == float(outputs.forward_outputs.loss) == 7
 
 
 def test_masks_and_updates_in_place():
