@@ -31,7 +31,6 @@ NO_OPS = {
         "o = Opt()\no.apply_gradient(1)\no.target\n"
     ),
     "target-network": "def f(agent): return agent.target, agent.critic.target\n",
-    "dataset-target": "for batch in data:\n    batch.target\n",
     "optax": "import optax\nopt = optax.adam(1.0)\ns = opt.init(p)\n",
     "flax-train-state": "state = state.apply_gradients(grads=g)\nstate.step\n",
     "other-replace": "x = text.replace(target='a')\n",
@@ -42,7 +41,6 @@ NO_OPS = {
     "string": "x = 'optim.Adam(0.1)'\n# optim.Adam\n",
     "text-alone": "'flax.optim.Adam'\nx = 1\n",
     "keyword": "f(optim=1, target=2)\n",
-    "empty": "",
     "comment-only": "# nothing\n",
     "nn": "import flax.linen as nn\nclass M(nn.Module):\n    target: int\n",
     "copy-of-others": "y = x.copy(order)\nz = params.copy()\nw = x.copy(*orders)\n",
