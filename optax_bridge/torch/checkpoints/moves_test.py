@@ -25,7 +25,7 @@ from optax_bridge.torch.checkpoints.names import parse_names
 
 SHAPES = {"fc.weight": (4, 3), "fc.bias": (4,), "bn.weight": (4,), "bn.bias": (4,)}
 BUFFERS = {"bn.running_mean": (4,), "bn.running_var": (4,)}
-NAMES = {
+NAMES: Any = {
     "order": [*SHAPES],
     "drop": ["*.num_batches_tracked"],
     "names": {
