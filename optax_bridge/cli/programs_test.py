@@ -13,10 +13,13 @@ from optax_bridge.cli.programs import load_object, module_named, programs_given
 made = functools.partial(load_object, make=True)
 
 
-def test_a_file_is_run_once_and_one_that_fails_each_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.chdir(tmp_path)
+
+
+def test_a_file_is_run_once_and_one_that_fails_each_time(tmp_path: Path):
     (tmp_path / "train.py").write_text("value = [3]\n")
     (tmp_path / "broken.py").write_text("raise SystemExit('not today')\n")
     program = module_named(str(tmp_path / "train.py"))
@@ -36,13 +39,11 @@ def test_a_program_sees_its_own_name_and_no_arguments(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     given = ["optax-bridge", "check", "--program", "train.py:make"]
-    monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(sys, "argv", given)
     seen = "import sys\nSEEN = list(sys.argv)\ndef make():\n    return list(sys.argv)\n"
     (tmp_path / "of_its_own.py").write_text(seen)
     file = str(tmp_path / "of_its_own.py")
     assert module_named(file).SEEN == made(f"{file}:make") == [file]
-    monkeypatch.chdir(tmp_path)
     assert module_named("of_its_own").SEEN == made("of_its_own:make") == ["of_its_own"]
     assert sys.argv is given
     del sys.modules["of_its_own"]
@@ -51,11 +52,7 @@ def test_a_program_sees_its_own_name_and_no_arguments(
 @pytest.mark.filterwarnings(
     r"ignore:the load_module\(\) method:DeprecationWarning"
 )  # ml_collections'
-def test_a_config_of_ml_collections_is_set_in_each_program_that_has_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.chdir(tmp_path)
+def test_a_config_of_ml_collections_is_set_in_each_program_that_has_it(tmp_path: Path):
     (tmp_path / "config.py").write_text(
         "from ml_collections import ConfigDict\n"
         "def get_config():\n    return ConfigDict({'rate': 0.1, 'beta': 0.9})\n"
@@ -71,11 +68,7 @@ def test_a_config_of_ml_collections_is_set_in_each_program_that_has_it(
             assert made(f"{name}:make") == {"rate": 0.5, "beta": 0.9}
 
 
-def test_files_of_one_folder_have_their_own_modules_beside_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.chdir(tmp_path)
+def test_files_of_one_folder_have_their_own_modules_beside_them(tmp_path: Path):
     for age, rate in (("past", 1), ("present", 2)):
         (tmp_path / f"{age}.py").write_text(
             "from absl import flags\n"
@@ -109,10 +102,8 @@ ADAM = Path(__file__).parents[1] / "checkpoints" / "testdata" / "adam.msgpack"
     ids=lambda command: command.partition(" ")[0],
 )
 def test_an_error_of_a_program_is_its_innermost_line_and_the_traceback_is_shown_on_request(
-    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    command: str, tmp_path: Path
 ):
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.chdir(tmp_path)
     (tmp_path / "fails.py").write_text("def make():\n    return deeper()\ndeeper = lambda: 1 / 0\n")
     brief = CliRunner().invoke(app, command.split())
     assert brief.exit_code == 2
