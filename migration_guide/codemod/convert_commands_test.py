@@ -3,9 +3,7 @@
 import re
 import shlex
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -115,21 +113,19 @@ COMPARED = {
 }
 
 
-@pytest.fixture
-def summary_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
-    """Writes a program as train.py, and returns the summary of its migration."""
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
-    def migrated(code: str) -> str:
-        Path("train.py").write_text(f"{HEAD}{code}\n", encoding="utf-8")
-        report = driver.migrate([Path("train.py")], Options())
-        return summary.summary(report, Options(), written=True)
 
-    return migrated
+def summary_of(code: str) -> str:
+    """Writes a program as train.py, and returns the summary of its migration."""
+    Path("train.py").write_text(f"{HEAD}{code}\n", encoding="utf-8")
+    return summary.summary(driver.migrate([Path("train.py")], Options()), Options(), written=True)
 
 
 @pytest.mark.parametrize("call", COMPARED)
-def test_the_last_line_is_the_next_command_and_it_finds_both_the_same(call: str, summary_of: Any):
+def test_the_last_line_is_the_next_command_and_it_finds_both_the_same(call: str):
     program, command, *sides = shlex.split(summary_of(f"o = {call}.create(p)").splitlines()[-1])
     old, new = COMPARED[call]
     assert (program, command, sides[0]) == ("optax-bridge", "compare", old)
@@ -147,9 +143,7 @@ MAKERS = {
 
 
 @pytest.mark.parametrize("maker", MAKERS)
-def test_a_checkpoint_in_sight_is_checked_next_with_the_program_s_own_rate(
-    maker: str, summary_of: Any
-):
+def test_a_checkpoint_in_sight_is_checked_next_with_the_program_s_own_rate(maker: str):
     text = summary_of(f"{maker}\no = checkpoints.restore_checkpoint('run', make())")
     (command,) = re.findall("check-resume run --program train.py:make (.*)", text)
     old = "--old OLD_PROGRAM:make, where OLD_PROGRAM is"
@@ -158,9 +152,7 @@ def test_a_checkpoint_in_sight_is_checked_next_with_the_program_s_own_rate(
 
 
 @pytest.mark.parametrize("maker", MAKERS)
-def test_a_folder_that_a_flag_names_is_filled_in_and_the_function_is_not(
-    maker: str, summary_of: Any
-):
+def test_a_folder_that_a_flag_names_is_filled_in_and_the_function_is_not(maker: str):
     restore = "o = checkpoints.restore_checkpoint(FLAGS.workdir, o)"
     text = summary_of(f"{maker}\ndef main():\n    o = make()\n    {restore}")
     assert "optax-bridge check-resume CHECKPOINT --program train.py:make --" in text
@@ -168,7 +160,7 @@ def test_a_folder_that_a_flag_names_is_filled_in_and_the_function_is_not(
     assert "FUNCTION" not in text and "is imported" not in text
 
 
-def test_a_function_that_the_program_gives_arguments_is_not_named(summary_of: Any):
+def test_a_function_that_the_program_gives_arguments_is_not_named():
     """Without them it may make another optimizer."""
     text = summary_of(
         "def make(eps=1e-8):\n    return optim.Adam(0.1, eps=eps).create(p)\n"
@@ -187,7 +179,7 @@ ON_IMPORT = {
 
 
 @pytest.mark.parametrize("place", ON_IMPORT)
-def test_a_program_that_trains_when_it_is_imported_is_named(place: str, summary_of: Any):
+def test_a_program_that_trains_when_it_is_imported_is_named(place: str):
     """The commands import it: they would train, and write into the run's own folder."""
     restore = place.format("o = checkpoints.restore_checkpoint('run', o)")
     text = summary_of(f"o = optim.Adam(0.1).create(p)\n{restore}")
@@ -203,10 +195,7 @@ RATE_PER_CALL = (
 
 
 @pytest.mark.parametrize(("setting", "parameter"), [("", ""), ("learning_rate=None, ", "folder")])
-def test_a_rate_that_steps_give_is_an_option_of_check_resume(
-    setting: str, parameter: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.chdir(tmp_path)
+def test_a_rate_that_steps_give_is_an_option_of_check_resume(setting: str, parameter: str):
     shutil.copy(SAVED / "checkpoint_tuple" / "run" / "checkpoint_3", "old")
     code = RATE_PER_CALL.format(setting, parameter, parameter or "'old'")
     Path("before.py").write_text(HEAD + code)
@@ -226,9 +215,7 @@ OWN_GROUPS = "class Groups(optim.MultiOptimizer): pass\no = Groups((t, {})).crea
 
 
 @pytest.mark.parametrize("definition", ["optim.Adam(0.1)", "d"])
-def test_definitions_that_stay_legacy_for_a_class_of_the_program_are_named(
-    definition: str, summary_of: Any
-):
+def test_definitions_that_stay_legacy_for_a_class_of_the_program_are_named(definition: str):
     text = summary_of(OWN_GROUPS.format(definition))
     assert ("On legacy_optim still: Adam. What takes" in text) == (definition != "d")
 
@@ -245,11 +232,8 @@ def _migrated(case: str, recipe: str) -> list[str]:
     return summary.convert_commands(report)
 
 
-def test_what_only_the_program_can_make_is_to_be_filled_in(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_what_only_the_program_can_make_is_to_be_filled_in():
     """The states of `optax.partition` hold its groups, which the source does not make callable."""
-    monkeypatch.chdir(tmp_path)
     (command,) = _migrated("groups", "optax")
     assert command == "optax-bridge convert old old_new --like train.py:FUNCTION"
 
@@ -258,10 +242,7 @@ def test_what_only_the_program_can_make_is_to_be_filled_in(
     ("case", "recipe"),
     [*((case, "auto") for case in PROGRAMS), ("one", "exact"), ("several", "optax")],
 )
-def test_every_printed_command_converts(
-    case: str, recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.chdir(tmp_path)
+def test_every_printed_command_converts(case: str, recipe: str):
     (command,) = _migrated(case, recipe)
     program, *args = shlex.split(command)
     assert (program, args[:2]) == ("optax-bridge", ["convert", "old"])
