@@ -103,11 +103,6 @@ def test_each_of_a_leaf_is_an_error() -> None:
         T.each().update(lambda x: x, 3)
 
 
-def test_index_out_of_range_is_an_error() -> None:
-    with pytest.raises(IndexError):
-        T[7].update(lambda x: x, (1, 2))
-
-
 def pickled(traversal: Any) -> Any:
     return pickle.loads(pickle.dumps(traversal))
 
