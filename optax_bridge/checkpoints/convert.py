@@ -126,21 +126,14 @@ def _check_apart(source: Path, destination: Path) -> None:
 
 
 def to_legacy_checkpoint(
-    state: PyTree,
-    path: Path | str,
-    optimizer_def: PyTree,
-    *,
-    part: str | None,
-    force: bool,
+    state: PyTree, path: Path | str, optimizer_def: PyTree, *, part: str | None, force: bool
 ) -> None:
     """See `TrainState.to_legacy_checkpoint`."""
     path = Path(path)
     tree, _ = legacy_tree(state.params, state.opt_state, state.step, optimizer_def)
     if part is not None:
         names = [name for name in fields_of(state) if name not in ("params", "opt_state")]
-        fields = {name: getattr(state, name) for name in names}
-        others = {name: value for name, value in fields.items() if value is not None}
-        # Keys as the bits that programs had then.
-        others = plain(state_dict(unboxed(others)))
+        others = {name: v for name in names if (v := getattr(state, name)) is not None}
+        others = plain(state_dict(unboxed(others)))  # with keys as the bits that programs had then
         tree = add_optimizer(others, tuple(part.strip("/").split("/")), tree, path)
     write(path, tree, _LEGACY, force)

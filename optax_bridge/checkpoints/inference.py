@@ -94,7 +94,6 @@ def infer_definitions(part: Part) -> list[legacy_optim.OptimizerDef]:
         )  # fmt: skip
     if entry.inferred is not None:
         return [entry.legacy(**entry.inferred(part.rows))]
-    switches = [hp.legacy for hp in entry.hyper_params if isinstance(hp.default, bool)]
-    defaults = entry.defaults()
-    changes = [{name: not defaults[name]} for name in switches]
+    switches = [hp for hp in entry.hyper_params if isinstance(hp.default, bool)]
+    changes = [{switch.legacy: not switch.default} for switch in switches]
     return [entry.legacy(**change) for change in [{}, *changes]]

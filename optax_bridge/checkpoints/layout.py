@@ -6,7 +6,7 @@ import jax
 import numpy as np
 
 from optax_bridge.checkpoints.errors import CheckpointError, Place
-from optax_bridge.checkpoints.locate import Part, is_train_state
+from optax_bridge.checkpoints.locate import is_train_state
 from optax_bridge.checkpoints.trees import is_array, is_key, paths_of
 from optax_bridge.checkpoints.values import one_copy
 from optax_bridge.metadata.paths import Names, by_index, leaf_name, leaves, with_indices
@@ -15,18 +15,11 @@ from optax_bridge.metadata.trees import Leaf, Params, PyTree
 _STEPS = ("step", "global_step")
 
 
-def rest_of(tree: PyTree, part: Part) -> dict[str, PyTree]:
-    """The rest of a checkpoint, without an optimizer, each leaf once."""
-    rest = without(tree, part.path) if part.path else {}
-    return {name: without_copies(value, part.copies) for name, value in rest.items()}
-
-
 def without_copies(tree: PyTree, copies: int | None) -> PyTree:
     """The first of each leaf's copies, if all leaves have so many and all of them are the same."""
     arrays = [leaf for _, leaf in leaves(tree) if is_array(leaf)]
-    if not arrays or not all(leaf.shape[:1] == (copies,) for leaf in arrays):
-        return tree
-    if any(one_copy(leaf) is None for leaf in arrays):
+    are_copies = arrays and all(leaf.shape[:1] == (copies,) for leaf in arrays)
+    if not are_copies or any(one_copy(leaf) is None for leaf in arrays):
         return tree  # each device has its own: random keys, batch statistics
     return jax.tree.map(lambda leaf: one_copy(leaf) if is_array(leaf) else leaf, tree)
 

@@ -42,14 +42,7 @@ from optax_bridge.correspondence.claim import HALF_PRECISION
 from optax_bridge.metadata.axis_metadata import leaves_with_path, unboxed
 from optax_bridge.metadata.paths import Names, key_names, leaves
 from optax_bridge.metadata.trees import Leaf, OptState, Params, PyTree
-from optax_bridge.states import (
-    UNCERTAIN_SIGN,
-    Kind,
-    count_like,
-    optax_entries,
-    slots,
-    unused_rows,
-)
+from optax_bridge.states import UNCERTAIN_SIGN, Kind, count_like, optax_entries, slots, unused_rows
 
 OF_THE_OPTIMIZER = {"step", "params", "opt_state"}
 OTHER_OPTIMIZER = (
@@ -76,24 +69,19 @@ def plan_like(outline: PyTree, saved: PyTree, place: Place, *, keep: bool = Fals
 
 def plan_of_part(part: Part, template: PyTree, name: str) -> Plan:
     """The plan from an optimizer to the state that a transformation of some name makes."""
-    items = _optimizer_items(
-        template, part, Paths(part.path), Scope(part.place), by_definition=True
-    )
+    paths, scope = Paths(part.path), Scope(part.place)
+    items = _optimizer_items(template, part, paths, scope, by_definition=True)
     return Plan(
         part.place, tuple(items), OTHER_OPTIMIZER, f"the state of {name}", if_missing="",
         source=other_classes(part, name),
     )  # fmt: skip
 
 
-def _is_new(saved: PyTree) -> bool:
-    return isinstance(saved, Mapping) and {"params", "opt_state"} <= set(saved)
-
-
 def _state_items(template: PyTree, saved: PyTree, paths: Paths, scope: Scope) -> Iterator[Item]:
     """Yields the items of a `TrainState`, from a legacy optimizer in its place or within that."""
     is_own = _has_own_state(template, saved)
     places = [()] if is_own else [*optimizers(saved)]
-    if len(places) != 1 or (places[0] and _is_new(saved)):
+    if len(places) != 1 or (places[0] and {"params", "opt_state"} <= set(saved)):
         yield from state_items(template, saved, paths, scope)
         return
     scope, (within,) = replace(scope, owner="state"), places

@@ -16,9 +16,8 @@ from optax_bridge.metadata.trees import Leaf, Params, PyTree
 
 _BESIDES = (
     "A program put that in, or an OptimizerDef of its own keeps it. Make the state that it goes "
-    "into, with optax_bridge.wrap_definition(Own(...)) for such a definition, and restore by "
-    "optax_bridge.checkpoints.from_state_dict(state, dict_of_the_optimizer), which lists the rest; "
-    "`optax-bridge convert --like program.py:make_state` converts the file."
+    "into, with optax_bridge.wrap_definition(Own(...)) for such a definition: `optax-bridge "
+    "convert --like new.py:make_state`, or checkpoints.from_state_dict, lists the rest."
 )
 Row = tuple[Names, Leaf, PyTree]  # path of a parameter, the parameter, its fields or None
 
@@ -185,14 +184,11 @@ def _first(tree: PyTree, copies: int, path: Names, place: Place) -> PyTree:
 
 
 def _rows(part: Part, target: Params, state: PyTree, path: Names) -> Iterator[Row]:
-    def where() -> str:  # of a leaf in a million a name is not asked for
-        return part.name_of("state", "param_states", *path)
-
     if not isinstance(target, Mapping):
         if is_array(target) and not (state is None or isinstance(state, Mapping)):
             raise CheckpointError(
-                where(), "the fields of a parameter's state", brief(type(state).__name__),
-                "Target and state do not belong together.",
+                part.name_of("state", "param_states", *path), "the fields of a parameter's state",
+                brief(type(state).__name__), "Target and state do not belong together.",
             )  # fmt: skip
         yield path, target, state
         return
@@ -201,7 +197,8 @@ def _rows(part: Part, target: Params, state: PyTree, path: Names) -> Iterator[Ro
     if not isinstance(state, Mapping) or set(state) != set(target):
         names = set(state) if isinstance(state, Mapping) else {type(state).__name__}
         raise CheckpointError(
-            where(), f"the names of the target, {brief(sorted(target))}", brief(sorted(names)),
+            part.name_of("state", "param_states", *path),
+            f"the names of the target, {brief(sorted(target))}", brief(sorted(names)),
             "Leaves are missing or too many: target and state do not belong together.",
         )  # fmt: skip
     for name, value in target.items():

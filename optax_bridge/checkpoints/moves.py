@@ -32,7 +32,7 @@ from optax_bridge.checkpoints.trees import (
     kind,
     listed_leaves,
 )
-from optax_bridge.checkpoints.values import EXPECTED, fault_in
+from optax_bridge.checkpoints.values import fault_in
 from optax_bridge.correspondence.values import Range
 from optax_bridge.metadata.axis_metadata import leaves_with_path, unboxed
 from optax_bridge.metadata.kept_axes import owners_of
@@ -41,15 +41,17 @@ from optax_bridge.metadata.trees import Leaf, OptState, Params
 
 _NAMED = 8  # leaves of another shape that a message names before it counts the rest
 
-NOT_FINITE = (
+_NOT_FINITE = (
     "The training had broken down: take an earlier checkpoint, or let it through unchanged, by "
     "allow_nan=True of optax_bridge.checkpoints.restore_checkpoint or TrainState."
     "from_legacy_checkpoint, or convert --allow-nan."
 )
-_NEGATIVE = (
-    "It is a mean of squares, so the file is damaged or of another optimizer: take an earlier "
-    "checkpoint."
-)
+_NEGATIVE = "A mean of squares is damaged, or of another optimizer: take an earlier checkpoint."
+# What is wrong with a number -> what a leaf should have, and the remedy.
+_FAULTS = {
+    **dict.fromkeys(("NaN", "infinity"), ("finite numbers", _NOT_FINITE)),
+    "negative numbers": ("numbers of 0 or more", _NEGATIVE),
+}
 _OTHER_STATE = (
     "What `optax-bridge convert` wrote may be the state of the other kind: convert again with "
     "another --recipe, or with --like."
@@ -87,9 +89,8 @@ class Move:
         """The leaf as the target has it."""
         leaf = self.leaf if self.layout is None else self.layout(self.leaf)
         if self.template is not None and is_key(self.template):
-            return jax.random.wrap_key_data(
-                jnp.asarray(leaf), impl=jax.random.key_impl(self.template)
-            )
+            impl = jax.random.key_impl(self.template)
+            return jax.random.wrap_key_data(jnp.asarray(leaf), impl=impl)
         if self.cast:
             with np.errstate(all="ignore"):
                 leaf = np.asarray(leaf).astype(dtype_of(self.template))
@@ -178,21 +179,17 @@ class Plan:
 
     def paths_on(self, side: Side) -> list[Names]:
         """The leaves without a partner on a side."""
-        return [
-            item.path for item in self.items if isinstance(item, Unpaired) and item.side is side
-        ]
+        unpaired = (item for item in self.items if isinstance(item, Unpaired))
+        return [item.path for item in unpaired if item.side is side]
 
     def check(self, *, keep: bool = False, allow_nan: bool = False) -> None:
         """Raises or warns of what does not fit; with `keep`, what is missing stays as it is."""
         misfits = [item for item in self.items if isinstance(item, Misfit)]
-        misfits += [
-            Misfit(
-                move.source, EXPECTED[fault], fault,
-                _NEGATIVE if fault == "negative numbers" else NOT_FINITE,
-            )
-            for move in (() if allow_nan else self.moves)
-            if (fault := move.fault())
-        ]  # fmt: skip
+        faults = ((move, move.fault()) for move in (() if allow_nan else self.moves))
+        for move, fault in faults:
+            if fault:
+                expected, remedy = _FAULTS[fault]
+                misfits.append(Misfit(move.source, expected, fault, remedy))
         surplus, unused = self.paths_on(Side.SURPLUS), self.paths_on(Side.UNUSED)
         if misfits or (not keep and (surplus or self.paths_on(Side.MISSING))):
             raise self._error(misfits, keep)
@@ -207,22 +204,17 @@ class Plan:
             if move.cast and is_array(move.leaf) and is_floating(dtype_of(move.leaf))
         ]
         if converted:
-            warn(
-                ConvertedWarning(
-                    f"{self.place}: {listing(converted)}. The template and the checkpoint have "
-                    "other types; parameters and their moments are as the checkpoint has them, "
-                    "all else as the template."
-                )
+            text = (
+                f"{self.place}: {listing(converted)}. Parameters and their moments have the types "
+                "of the checkpoint, all else those of the template."
             )
-        if surplus or unused:
-            warn(
-                LeftOverWarning(
-                    f"{self.place}: {listed_leaves([*surplus, *unused])} left over: nothing that "
-                    "was restored has a place for it. Give the template a field of that name to "
-                    "have it; what the program takes itself, it leaves out of what is restored.",
-                    [*surplus, *unused],
-                )
+            warn(ConvertedWarning(text))
+        if left_over := [*surplus, *unused]:
+            text = (
+                f"{self.place}: {listed_leaves(left_over)} left over: the template has no field of "
+                "that name. Add one to have it, or leave out what the program takes itself."
             )
+            warn(LeftOverWarning(text, left_over))
 
     def apply(self, put: Callable[[Leaf], Leaf] = lambda leaf: leaf) -> dict[Names, Leaf]:
         """The leaves by their places in the target."""
@@ -291,12 +283,8 @@ def moved_to(home: Names, moves: Iterable[Move]) -> list[Move]:
 
 def leaves_of_training(params: Params, opt_state: OptState) -> dict[Names, Leaf]:
     """Parameters and the optimizer's state without boxes, by path."""
-    trees = {"params": params, "opt_state": opt_state}
-    return {
-        (name, *key_names(path)): leaf
-        for name, tree in trees.items()
-        for path, leaf in leaves_with_path(unboxed(tree))
-    }
+    tree = unboxed({"params": params, "opt_state": opt_state})
+    return {key_names(path): leaf for path, leaf in leaves_with_path(tree)}
 
 
 def with_renamed_parameters(
@@ -332,9 +320,7 @@ def rename_items(
     for path, new in names.items():
         if new not in target:
             yield Unpaired(new, Side.SURPLUS)
-            continue
-        expected, actual = described(target[new]), described(source[path])
-        if expected != actual:
+        elif (expected := described(target[new])) != (actual := described(source[path])):
             yield Misfit(new, expected, actual)
         else:
             yield Move(path, new, leaf=source[path], template=target[new])

@@ -107,22 +107,17 @@ def _read(path: Path, levels: int = _LEVELS) -> Read:
     format, root = located
     contents = contents_of(format, root)
     if not isinstance(contents.tree, dict | list):
-        expected = "a checkpoint: a tree of names and arrays"
-        raise CheckpointError(
-            path, expected, brief(contents.tree), f"{names()} checkpoints are read."
-        )
+        remedy = f"{names()} checkpoints are read."
+        raise CheckpointError(path, "a tree of names and arrays", brief(contents.tree), remedy)
     return Read(root, format.name, plain(contents.tree), contents.variant)
 
 
 @functools.cache
 def formats() -> dict[str, Format]:
     """Every format by its option, the general ones last."""
-    all_formats: list[Format] = []
-    for info in pkgutil.iter_modules(folder.__path__):
-        if not info.name.endswith("_test"):
-            module = importlib.import_module(f"{folder.__name__}.{info.name}")
-            all_formats += [module.FORMAT] if hasattr(module, "FORMAT") else []
-    return {f.option: f for f in sorted(all_formats, key=lambda f: (f.is_general, f.option))}
+    modules = [i.name for i in pkgutil.iter_modules(folder.__path__) if i.name[-5:] != "_test"]
+    found = (importlib.import_module(f"{folder.__name__}.{name}").FORMAT for name in modules)
+    return {f.option: f for f in sorted(found, key=lambda f: (f.is_general, f.option))}
 
 
 def names() -> str:
@@ -171,14 +166,13 @@ def item_of(folder: Path) -> Path | None:
     return next((item for item in items if is_checkpoint(item)), None)
 
 
-def _series_in(folder: Path) -> dict[str, list[tuple[float, str, Path]]]:
+def _series_in(folder: Path) -> dict[str, list[tuple[float, Path]]]:
     """The step-numbered entries of a folder, by their names without the step."""
-    series: dict[str, list[tuple[float, str, Path]]] = {}
+    series: dict[str, list[tuple[float, Path]]] = {}
     for entry in folder.iterdir():
         match = _NUMBERED.fullmatch(entry.name)
         if match and not _NO_CHECKPOINT.match(entry.name):
-            step = float(match["step"])
-            series.setdefault(match["stem"], []).append((step, entry.name, entry))
+            series.setdefault(match["stem"], []).append((float(match["step"]), entry))
     return series
 
 
@@ -192,12 +186,12 @@ def latest(folder: Path) -> Path:
             folder, "one series of step-numbered checkpoints, such as checkpoint_100",
             brief(entries) if entries else "an empty folder", "Name the file itself.",
         )  # fmt: skip
-    return max(series[stems[0]])[2]
+    return max(series[stems[0]])[1]
 
 
 def count_of_series(path: Path) -> int:
     """The number of checkpoints in a folder that differ from one of them by the step alone."""
-    series = ([entry for *_, entry in entries] for entries in _series_in(path.parent).values())
+    series = ([entry for _, entry in entries] for entries in _series_in(path.parent).values())
     return next((len(entries) for entries in series if path in entries), 1)
 
 

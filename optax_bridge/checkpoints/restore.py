@@ -16,9 +16,9 @@ from optax_bridge.checkpoints.moves import Plan, keeps
 from optax_bridge.checkpoints.read import ORBAX, Read, is_checkpoint, item_of, read_checkpoint
 from optax_bridge.checkpoints.trees import (
     fill_outline,
-    has_states,
     is_array,
     is_key,
+    is_state,
     plain,
     refill,
     state_dict,
@@ -193,7 +193,7 @@ def _step_of_manager(folder: Path, prefix: str) -> str | None:
 
 def plan_restore(target: PyTree, read: Read) -> Plan:
     """The plan of `restored_like`, not checked."""
-    if not has_states(target):
+    if not any(map(is_state, jax.tree.leaves(target, is_leaf=is_state))):
         raise CheckpointError(
             read.path, "a template that holds a TrainState", type(target).__name__,
             "Give a function that makes what the program saves: a TrainState, or a dict, tuple or "

@@ -237,11 +237,8 @@ def _keeps(saved: Leaf, dtype: np.dtype) -> bool:
 def _grows(expected: Leaf, saved: Leaf) -> bool:
     """True if the template's array is empty and the checkpoint's is not, as a history's may be."""
     old, new = np.shape(expected), np.shape(saved)
-    return (
-        0 in old
-        and len(old) == len(new)
-        and all(n in (0, m) for n, m in zip(old, new, strict=True))
-    )
+    may_grow = len(old) == len(new) and all(n in (0, m) for n, m in zip(old, new, strict=True))
+    return 0 in old and may_grow
 
 
 def _is_copied(expected: Leaf, saved: Leaf) -> bool:

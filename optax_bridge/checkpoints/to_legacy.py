@@ -50,7 +50,6 @@ def legacy_tree(
             "opt_state", f"the state of {type(definition).__name__}'s transformation",
             str(error).removesuffix("."), OTHER_OPTIMIZER,
         ) from error  # fmt: skip
-    states_path = ("state", "param_states")
     step_path, is_number = (*path, "step"), array_like(step) and may_count_steps(step)
     items: list[Item] = [
         Move(step_path, ("state", "step"), leaf=jnp.asarray(step, jnp.int32))
@@ -59,7 +58,7 @@ def legacy_tree(
     items += trained_items(outline["target"], Paths((*path, "params"), ("target",)))
     items += [
         Move(
-            (*path, "opt_state", *slot.path), (*states_path, *slot.row),
+            (*path, "opt_state", *slot.path), ("state", "param_states", *slot.row),
             negate=slot.sign == -1, leaf=slot.leaf, within=slot.within,
         )
         for slot in fields

@@ -24,8 +24,9 @@ from optax_bridge.checkpoints.layout import (
     add_optimizer,
     entries_around,
     match_fields,
-    rest_of,
     with_lists,
+    without,
+    without_copies,
 )
 from optax_bridge.checkpoints.legacy_to_state import OF_THE_OPTIMIZER, plan_of_part
 from optax_bridge.checkpoints.locate import Part, choose_part, optimizers, shapes_of
@@ -46,6 +47,14 @@ from optax_bridge.metadata.paths import Names
 from optax_bridge.metadata.trees import PyTree
 
 State = TypeVar("State")  # of a `TrainState`, which knows this module, not the other way round
+_NO_DECAY = (
+    "ema_params are taken over and stay as they are: no checkpoint has the decay of an average. "
+    "Pass ema_decay= to go on averaging."
+)
+_OTHER_FIELDS = (
+    "FullTrainState has those of statistics, keys, averages and scales; a subclass with a field of "
+    "that name has any other."
+)
 _NO_ENTRIES = OF_THE_OPTIMIZER | {"apply_fn", "tx", "ema_decay"}
 
 
@@ -123,7 +132,8 @@ def _convert(
     plan = plan_of_part(part, template, name)
     plan.check(allow_nan=allow_nan)
     state = refill(template, fill_outline(state_dict_of(template), plan.apply()))
-    others = rest_of(tree, part)
+    others = without(tree, part.path) if part.path else {}
+    others = {name: without_copies(value, part.copies) for name, value in others.items()}
     return Converted(state, definition, choice, others, part.path, plan.moves)
 
 
@@ -148,20 +158,11 @@ def train_state(
     tree: dict[str, PyTree] = {"params": state.params, "opt_state": state.opt_state}
     tree |= {name: value for name, value in values.items() if name not in fields}
     arrays = placed(tree, sharding)
-    notes = list[str]()
     if "ema_params" in tree and fields.get("ema_decay") is None:
-        notes.append(
-            "ema_params are taken over and stay as they are: no checkpoint has the decay of an "
-            "average. Pass ema_decay= to go on averaging."
-        )
+        warn(LeftOverWarning(f"{place}: {_NO_DECAY}"))
     if unused:
-        notes.append(
-            f"{listed_leaves(unused)} left over: {state_class.__name__} has no field for it. "
-            "FullTrainState has those of statistics, keys, averages and scales; a subclass with a "
-            "field of that name has any other."
-        )
-    for note in notes:
-        warn(LeftOverWarning(f"{place}: {note}"))
+        found = f"{listed_leaves(unused)} left over: {state_class.__name__} has no field for it"
+        warn(LeftOverWarning(f"{place}: {found}. {_OTHER_FIELDS}"))
     step = jnp.asarray(state.step, jnp.int32)
     return state_class.create(apply_fn=apply_fn, tx=state.tx, step=step, **(arrays | fields))
 

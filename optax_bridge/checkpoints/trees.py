@@ -62,11 +62,6 @@ def _wrapped(tree: PyTree, *, has_leaves: bool) -> PyTree:
     return jax.tree.map(wrap, tree, is_leaf=is_wrapped)
 
 
-def has_states(tree: PyTree) -> bool:
-    """True if a tree holds a `TrainState`, or is one."""
-    return any(map(is_state, jax.tree.leaves(tree, is_leaf=is_state)))
-
-
 def state_dict(tree: PyTree) -> PyTree:
     """As `flax.serialization.to_state_dict`; an `OrderedDict` is a level too."""
     return serialization.to_state_dict(_wrapped(tree, has_leaves=False))
@@ -86,8 +81,7 @@ def state_dict_of(target: Params) -> PyTree:
 
 def refill(target: T, fitted: PyTree, name: str = ".") -> T:
     """Returns the target filled with what `fill_outline` returned for it."""
-    outline = _wrapped(target, has_leaves=True)
-    tree: PyTree = serialization.from_state_dict(outline, fitted, name=name)
+    tree: PyTree = serialization.from_state_dict(_wrapped(target, has_leaves=True), fitted, name)
     return tree
 
 
@@ -168,7 +162,7 @@ def kind(leaf: Leaf) -> str:
         return "nothing"
     if isinstance(leaf, Mapping):
         return f"a level with {brief(sorted(leaf))}"
-    if hasattr(leaf, "shape") and hasattr(leaf, "dtype"):
+    if is_array(leaf):
         return f"{leaf.dtype}{list(leaf.shape)}"
     return brief(leaf)
 

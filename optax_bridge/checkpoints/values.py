@@ -16,13 +16,6 @@ from optax_bridge.metadata.trees import Leaf
 # The next step must be an int32 as well.
 STEPS = "the number of steps, an integer from 0 to 2**31 - 2"
 
-# What is wrong with a number -> what a leaf should have.
-EXPECTED = {
-    "NaN": "finite numbers",
-    "infinity": "finite numbers",
-    "negative numbers": "numbers of 0 or more",
-}
-
 
 def is_number_of_steps(step: np.ndarray[Any, Any]) -> bool:
     """True if every number of an array may be one of steps taken."""

@@ -59,10 +59,8 @@ def _check(destination: Path, force: bool) -> None:
         return
     if not force:
         remedy = "Name another one, or pass --force, which replaces a checkpoint."
-        kind = _kind(destination)
-        raise CheckpointError(destination, "nothing at the destination", kind, remedy)
-    problem = _problem_of_replacing(destination)
-    if problem:
+        raise CheckpointError(destination, "nothing at the destination", _kind(destination), remedy)
+    if problem := _problem_of_replacing(destination):
         raise CheckpointError(destination, "a checkpoint to replace", problem, _REMEDY)
 
 
@@ -78,12 +76,12 @@ def _problem_of_replacing(destination: Path) -> str:
     kind = _kind(destination)
     if kind not in ("a file", "a folder"):
         return kind
-    if kind == "a folder" and not os.listdir(destination):
+    entries = sorted(os.listdir(destination)) if kind == "a folder" else None
+    if entries == []:
         return ""
     located = format_of(destination)
     if located is None:
-        is_file = kind == "a file"
-        return "a file of another kind" if is_file else brief(sorted(os.listdir(destination)))
+        return "a file of another kind" if entries is None else brief(entries)
     format, _ = located
     if format.write is None:
         return f"one of {format.name}, which is only read"

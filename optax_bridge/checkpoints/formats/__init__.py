@@ -1,5 +1,5 @@
 # pyright: strict
-"""The formats of checkpoints: a module in this folder that defines `FORMAT` is one.
+"""The formats of checkpoints: each module in this folder defines one as `FORMAT`.
 
 A format says by which content it is recognised, reads a checkpoint into nested dicts whose arrays
 may be left on the disk until somebody asks for them, and, where it can, writes one. Everything else

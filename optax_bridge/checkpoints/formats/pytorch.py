@@ -36,13 +36,10 @@ def load(path: Path) -> PyTree:
     try:
         import torch
     except ImportError:
-        raise CheckpointError(
-            path, "PyTorch, which reads its files", "none installed", _INSTALL
-        ) from None
+        raise CheckpointError(path, "PyTorch to read it", "none installed", _INSTALL) from None
     try:
-        return torch.load(
-            path, map_location="cpu", weights_only=True, mmap=head_of(path, 4) == _ZIP
-        )
+        is_zip = head_of(path, 4) == _ZIP
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
     except Exception as error:  # anything that PyTorch raises for a damaged file
         code = re.search(r"GLOBAL (\S+)", str(error))
         if code is not None:

@@ -36,8 +36,6 @@ _VALUES: dict[int, tuple[str, int | str]] = {
     **{0xDC + index: ("sequence", form) for index, form in enumerate("HI")},
     **{0xDE + index: ("mapping", form) for index, form in enumerate("HI")},
 }
-
-
 # By name. Objects and records are not among them: reading one would run what the file says.
 _NAMES = (
     "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 "
@@ -71,9 +69,7 @@ class _Decoder:
     def take(self, count: int, content: str = "data") -> memoryview:
         remaining = len(self.data) - self.at
         if count > remaining:
-            raise self.error(
-                f"{count} bytes of {content}", f"{remaining} until the end of the file"
-            )
+            raise self.error(f"{count} bytes of {content}", f"{remaining} until the file ends")
         self.at += count
         return self.data[self.at - count : self.at]
 
