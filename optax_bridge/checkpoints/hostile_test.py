@@ -108,21 +108,15 @@ def test_damaged_file_is_a_clear_error(name: str, tmp_path: Path) -> None:
         read_checkpoint(path)
 
 
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        (array(msgpack.ExtType(1, b"\x01")), "an array within an array"),
-        (nested(200), "at most 100 levels"),
-    ],
-    ids=["arrays", "levels"],
-)
-def test_what_is_nested_is_not_followed_to_its_end(data: bytes, message: str) -> None:
-    with pytest.raises(CheckpointError, match=message):
-        decode(data)
+def test_what_is_nested_is_not_followed_to_its_end() -> None:
+    with pytest.raises(CheckpointError, match="an array within an array"):
+        decode(array(msgpack.ExtType(1, b"\x01")))
+    with pytest.raises(CheckpointError, match="at most 100 levels"):
+        decode(nested(200))
 
 
 @pytest.mark.parametrize(
-    "kind", ["missing", "empty_folder", "two_series", "deep", "circle", "name_too_long"]
+    "kind", ["missing", "empty_folder", "two_series", "deep", "circle", "name_too_long", "pipe"]
 )
 def test_folder_without_a_checkpoint_is_a_clear_error(kind: str, tmp_path: Path) -> None:
     if kind == "deep":
@@ -132,8 +126,12 @@ def test_folder_without_a_checkpoint_is_a_clear_error(kind: str, tmp_path: Path)
     if kind == "two_series":
         (tmp_path / "generator_1").write_bytes(ADAM)
         (tmp_path / "critic_1").write_bytes(ADAM)
-    with pytest.raises(CheckpointError):
-        read_checkpoint(tmp_path / {"missing": "no", "name_too_long": "x" * 5000}.get(kind, ""))
+    if kind == "pipe":
+        os.mkfifo(tmp_path / "pipe")
+    names = {"missing": "no", "name_too_long": "x" * 5000, "pipe": "pipe"}
+    message = "neither a file nor a folder" if kind == "pipe" else "expected"
+    with pytest.raises(CheckpointError, match=message):
+        read_checkpoint(tmp_path / names.get(kind, ""))
 
 
 def broken(change: Any) -> Any:
@@ -332,12 +330,6 @@ def zipped(members: dict[str, bytes], method: int = zipfile.ZIP_DEFLATED) -> byt
     return file.getvalue()
 
 
-def objects() -> bytes:
-    file = io.BytesIO()
-    np.savez(file, x=np.array([{}], dtype=object))
-    return file.getvalue()
-
-
 def bomb(size: int) -> bytes:
     """A zip whose only member says that it is of this size when unpacked."""
     data = zipped({"x.npy": npz_header("(1,)") + b"1234"})
@@ -345,20 +337,19 @@ def bomb(size: int) -> bytes:
     return data[:at] + struct.pack("<I", min(size, 2**32 - 2)) + data[at + 4 :]
 
 
+ONE = npz_header("(1,)") + b"1234"
 NPZ = {
-    "void_of_four_bytes": zipped({"x.npy": npz_header("(1,)").replace(b"<f4", b"|V4") + b"1234"}),
+    "void_of_four_bytes": zipped({"x.npy": ONE.replace(b"<f4", b"|V4")}),
     "absurd_shape": zipped({"x.npy": npz_header("(1000000000000,)") + b"1234"}),
     "absurd_shape_of_nothing": zipped({"x.npy": npz_header("(0, 1000000000000, 10000000)")}),
     "negative_shape": zipped({"x.npy": npz_header("(-1,)") + b"1234"}),
     "no_array": zipped({"x.npy": b"hello"}),
-    "objects": objects(),
-    "name_and_folder": zipped(
-        {"a.npy": npz_header("(1,)") + b"1234", "a/b.npy": npz_header("(1,)") + b"1234"}
-    ),
-    "packed_by_lzma": zipped({"x.npy": npz_header("(1,)") + b"1234"}, zipfile.ZIP_LZMA),
-    "packed_by_bzip2": zipped({"x.npy": npz_header("(1,)") + b"1234"}, zipfile.ZIP_BZIP2),
+    "objects": zipped({"x.npy": ONE.replace(b"<f4", b"|O8")}),
+    "name_and_folder": zipped({"a.npy": ONE, "a/b.npy": ONE}),
+    "packed_by_lzma": zipped({"x.npy": ONE}, zipfile.ZIP_LZMA),
+    "packed_by_bzip2": zipped({"x.npy": ONE}, zipfile.ZIP_BZIP2),
     "damaged_lzma": zipped({"x.npy": b"1234" * 99}, zipfile.ZIP_LZMA).replace(b"12", b"21"),
-    "cut_short": zipped({"x.npy": npz_header("(1,)") + b"1234"})[:-5],
+    "cut_short": zipped({"x.npy": ONE})[:-5],
     "header_of_brackets": zipped({"x.npy": npz_header("(" * 80)}),
     "header_of_4_GiB": zipped({"x.npy": b"\x93NUMPY\x02\x00" + b"\xff" * 4}),
     "promises_more_than_it_can_hold": bomb(2**40),

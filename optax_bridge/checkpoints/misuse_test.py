@@ -23,24 +23,15 @@ from optax_bridge.checkpoints import (
     restore_checkpoint,
 )
 from optax_bridge.checkpoints.layout import add_optimizer
-from optax_bridge.checkpoints.restore_test import assert_taken_over, fresh, trained
+from optax_bridge.checkpoints.restore_test import ADAM, assert_taken_over, fresh, trained
 from optax_bridge.checkpoints.to_legacy import legacy_tree
 from optax_bridge.checkpoints.write import write
 
 FILES = Path(__file__).parent / "testdata"
 MISUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "part of several": (
-        {"optimizer_def": {"a": legacy_optim.Adam(0.1)}, "part": "a"},
-        "optimizers by their paths are all converted",
-    ),
-    "layout": (
-        {"optimizer_def": legacy_optim.Adam(0.1), "layout": "deep"},
-        "layout: expected 'keep'",
-    ),
-    "format": (
-        {"optimizer_def": legacy_optim.Adam(0.1), "file_format": "zip"},
-        r"format: expected one of .*msgpack.*, found 'zip'",
-    ),
+    "part of several": ({"optimizer_def": {"a": ADAM}, "part": "a"}, "by their paths are all"),
+    "layout": ({"optimizer_def": ADAM, "layout": "deep"}, "layout: expected 'keep'"),
+    "format": ({"optimizer_def": ADAM, "file_format": "zip"}, "one of .*msgpack.*, found 'zip'"),
 }
 
 
@@ -54,11 +45,10 @@ def test_misuse_is_said_before_anything_is_written(case: str, tmp_path: Path) ->
 
 def test_a_state_of_another_optimizer_does_not_go_back() -> None:
     params = {"w": jnp.ones(3)}
-    state = from_legacy(legacy_optim.Adam(0.1)).init(params)
-    others = (legacy_optim.Momentum, legacy_optim.Adagrad, legacy_optim.GradientDescent)
-    for other in (each(0.1) for each in others):
+    state = from_legacy(ADAM).init(params)
+    for other in (legacy_optim.Momentum, legacy_optim.Adagrad, legacy_optim.GradientDescent):
         with pytest.raises(CheckpointError, match=r"opt_state|transformation"):
-            legacy_tree(params, state, 3, other)
+            legacy_tree(params, state, 3, other(0.1))
 
 
 @pytest.mark.parametrize(
@@ -75,11 +65,11 @@ def test_a_state_of_another_optimizer_does_not_go_back() -> None:
 def test_a_damaged_state_does_not_go_back(
     path: tuple[str, ...], leaf: Any, message: str, tmp_path: Path
 ) -> None:
-    tree: Any = serialization.to_state_dict(fresh(from_legacy(legacy_optim.Adam(0.1))))
+    tree: Any = serialization.to_state_dict(fresh(from_legacy(ADAM)))
     functools.reduce(operator.getitem, path[:-1], tree)[path[-1]] = leaf
     (tmp_path / "new").write_bytes(serialization.msgpack_serialize(tree))
     with pytest.raises(CheckpointError, match=message):
-        convert_file(tmp_path / "new", tmp_path / "old", legacy_optim.Adam(0.1), to_legacy=True)
+        convert_file(tmp_path / "new", tmp_path / "old", ADAM, to_legacy=True)
 
 
 @pytest.mark.parametrize("others", [{"a": 1}, {"a": {"b": 2}}, {"a": {"b": {}}}], ids=str)
@@ -149,37 +139,30 @@ def test_a_state_goes_back_by_the_transformation_that_made_it_and_by_no_other(
     tmp_path: Path,
 ) -> None:
     params = {"b": jnp.ones(2), "w": jnp.ones((2, 3))}
-    state = TrainState.create(apply_fn=None, params=params, tx=from_legacy(legacy_optim.Adam(0.1)))
+    state = TrainState.create(apply_fn=None, params=params, tx=from_legacy(ADAM))
     (tmp_path / "new").write_bytes(serialization.to_bytes(state))
-    with pytest.raises(
-        CheckpointError,
-        match=r"\['opt_state'\]: expected the state of Momentum's transformation, found leaves "
-        r"that differ: .*Give the optimizer whose transformation wrote it\.$",
-    ):
+    said = r"\['opt_state'\]: expected the state of Momentum's transformation, found .* differ: "
+    with pytest.raises(CheckpointError, match=rf"{said}.*whose transformation wrote it\.$"):
         convert_file(tmp_path / "new", tmp_path / "old", legacy_optim.Momentum(0.1), to_legacy=True)
     with pytest.raises(CheckpointError, match="expected the legacy optimizer to make, found none"):
         convert_file(tmp_path / "new", tmp_path / "old", to_legacy=True)
-    convert_file(tmp_path / "new", tmp_path / "old", legacy_optim.Adam(0.1), to_legacy=True)
-    expected = serialization.to_bytes(legacy_optim.Adam(0.1).create(params))
+    convert_file(tmp_path / "new", tmp_path / "old", ADAM, to_legacy=True)
+    expected = serialization.to_bytes(ADAM.create(params))
     assert (tmp_path / "old").read_bytes() == expected
     place = {"to_legacy": True, "part": "models/a"}
-    convert_file(tmp_path / "new", tmp_path / "there", legacy_optim.Adam(0.1), **place)
+    convert_file(tmp_path / "new", tmp_path / "there", ADAM, **place)
     assert set(read_checkpoint(tmp_path / "there").tree["models"]["a"]) == {"target", "state"}
-    with pytest.raises(
-        CheckpointError, match="expected a TrainState: step, params, opt_state, found"
-    ):
-        convert_file(tmp_path / "old", tmp_path / "x", legacy_optim.Adam(0.1), to_legacy=True)
+    with pytest.raises(CheckpointError, match="a TrainState: step, params, opt_state, found"):
+        convert_file(tmp_path / "old", tmp_path / "x", ADAM, to_legacy=True)
 
 
 def test_members_of_a_population_do_not_go_back_as_one(tmp_path: Path) -> None:
-    state = fresh(from_legacy(legacy_optim.Adam(0.1)))
-    members = jax.tree.map(lambda leaf: np.stack([leaf, leaf + 1]), state)
+    members = jax.tree.map(lambda leaf: np.stack([leaf, leaf + 1]), fresh(from_legacy(ADAM)))
     (tmp_path / "new").write_bytes(serialization.to_bytes(members))
     with pytest.raises(CheckpointError, match=r"\['step'\]: expected one state.*2 that differ"):
-        convert_file(tmp_path / "new", tmp_path / "old", legacy_optim.Adam(0.1), to_legacy=True)
+        convert_file(tmp_path / "new", tmp_path / "old", ADAM, to_legacy=True)
 
 
 def test_what_is_in_hand_goes_back_by_a_definition_alone() -> None:
-    state = fresh(from_legacy(legacy_optim.Adam(0.1)))
     with pytest.raises(TypeError, match=r"convert_state\(train_state\) needs optimizer_def="):
-        convert_state(state)
+        convert_state(fresh(from_legacy(ADAM)))

@@ -21,23 +21,10 @@ from optax_bridge.checkpoints import (
     from_state_dict,
     read_checkpoint,
 )
-from optax_bridge.checkpoints.definitions import (
-    parse_definition,
-    parse_definitions,
-    path_pattern,
-)
-from optax_bridge.checkpoints.moves import (
-    Misfit,
-    Plan,
-    Side,
-)
+from optax_bridge.checkpoints.definitions import parse_definition, parse_definitions, path_pattern
+from optax_bridge.checkpoints.moves import Misfit, Plan, Side
 from optax_bridge.checkpoints.read import written_as
-from optax_bridge.checkpoints.restore_test import (
-    PARAMS,
-    fresh,
-    same_bits,
-    trained,
-)
+from optax_bridge.checkpoints.restore_test import PARAMS, fresh, same_bits, trained
 from optax_bridge.checkpoints.same_names import Paths, Scope, same_names
 from optax_bridge.checkpoints.trees import fill_outline
 from optax_bridge.correspondence.expression import ExpressionError
@@ -74,16 +61,13 @@ MISFITS: dict[str, tuple[Callable[[], Any], Callable[[], Any], str, str]] = {
         r"\['opt_state'\].*\['params'\].*another --recipe", "replicat",
     ),
     "lost": (
-        fresh,
-        lambda: {k: v for k, v in taken(exact=False).items() if k != "step"},
-        r"no \['step'\].*saved from\. optax",
-        "--recipe exact",
+        fresh, lambda: {k: v for k, v in taken(exact=False).items() if k != "step"},
+        r"no \['step'\].*saved from\. optax", "--recipe exact",
     ),
     "another shape": (
         lambda: fresh(params={"dense": {**PARAMS["dense"], "kernel": jnp.ones(6)}}),
         lambda: taken(exact=False),
-        r"\['kernel'\]: float32\[2, 3\] for float32\[6\].*saved from",
-        "a copy for each",
+        r"\['kernel'\]: float32\[2, 3\] for float32\[6\].*saved from", "a copy for each",
     ),
     "another optimizer": (
         lambda: fresh(optax.sgd(0.1, momentum=0.9)), lambda: saved(trained()),
@@ -160,10 +144,8 @@ def test_what_is_no_array_beside_a_state_is_taken_as_it_is() -> None:
     restored = from_state_dict(template, {"state": saved(trained()), **beside})
     assert {name: restored[name] for name in beside} == beside
     for other in (np.ones(2), "text", b"bytes", 2.5):
-        assert (
-            from_state_dict(template, {"state": saved(trained()), **beside, "name": other})["name"]
-            is other
-        )
+        restored = from_state_dict(template, {"state": saved(trained()), **beside, "name": other})
+        assert restored["name"] is other
 
 
 def test_an_array_beside_a_state_grows_from_nothing() -> None:
@@ -233,7 +215,6 @@ def test_what_was_written_is_read_again_unless_told_otherwise(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "old").write_bytes(serialization.to_bytes(trained()))
-
     msgpack = written_as("msgpack")
 
     def forgets_the_step(path: Path, tree: Any, *args: Any) -> None:
@@ -251,10 +232,9 @@ def test_what_was_written_is_read_again_unless_told_otherwise(
 
 
 def test_flax_itself_names_the_remedy() -> None:
+    data = serialization.to_bytes({"optimizer": trained()})
     with pytest.raises(CheckpointError, match="optax-bridge convert"):
-        serialization.from_bytes(
-            {"optimizer": fresh()}, serialization.to_bytes({"optimizer": trained()})
-        )
+        serialization.from_bytes({"optimizer": fresh()}, data)
 
 
 OLD, NEW = np.ones(2), np.zeros(2)
@@ -327,11 +307,7 @@ def test_of_leaves_that_do_not_fit_eight_are_named(count: int) -> None:
 
 BESIDE = {
     "a tuple for a dict": ({"b": OLD, "c": OLD}, {"0": {"b": OLD}, "1": OLD}, "['0'], ['1']"),
-    "a level below": (
-        {"b": {"c": OLD}},
-        {"b": {"d": {"e": OLD}, "f": OLD}},
-        "['b']['d'], ['b']['f']",
-    ),
+    "below": ({"b": {"c": OLD}}, {"b": {"d": {"e": OLD}, "f": OLD}}, "['b']['d'], ['b']['f']"),
     "a level that is missing": ({"b": {"c": OLD}}, {"d": OLD}, "['d']"),
     "on another level": ({"b": OLD, "c": {"d": OLD}}, {"c": {"d": OLD, "e": OLD}}, ""),
 }

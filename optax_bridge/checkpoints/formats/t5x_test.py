@@ -44,13 +44,6 @@ def test_adafactor_comes_along(store: str, with_metadata: bool, tmp_path: Path) 
         np.testing.assert_array_equal(found, wanted)
 
 
-def recorded(archive: str, name: str, folder: Path) -> Path:
-    """What the Orbax of that time wrote for T5X; see `tools/record_t5x.py`."""
-    with zipfile.ZipFile(FILES / f"{archive}.zip") as file:
-        file.extractall(folder)
-    return folder / name
-
-
 @pytest.mark.parametrize(
     ("name", "archive", "named"),
     [
@@ -61,7 +54,10 @@ def recorded(archive: str, name: str, folder: Path) -> Path:
     ],
 )
 def test_later_form_that_orbax_wrote(name: str, archive: str, named: str, tmp_path: Path) -> None:
-    folder = recorded(archive, name, tmp_path)
+    """What the Orbax of that time wrote for T5X; see `tools/record_t5x.py`."""
+    folder = tmp_path / name
+    with zipfile.ZipFile(FILES / f"{archive}.zip") as file:
+        file.extractall(tmp_path)
     read = read_checkpoint(folder / named)
     assert read.path == folder / "checkpoint_4" / "state"
     assert read.description == "T5X, with Orbax's index"
@@ -192,12 +188,10 @@ STORED_WHOLE: dict[str, Any] = {"largest_chunk": 99, "with_metadata": False}
 
 
 def one_array(folder: Path, version: int, array: np.ndarray, **changes: Any) -> Any:
-    folder.mkdir(exist_ok=True)
-    write_t5x(folder / "checkpoint_1", {"target": {"w": array}}, version=version, **STORED_WHOLE)
-    index = serialization.msgpack_restore((folder / "checkpoint_1" / "checkpoint").read_bytes())
-    found = index["optimizer"]["target"]["w"]
-    index["optimizer"]["target"]["w"] = found | changes
     folder = folder / "checkpoint_1"
+    write_t5x(folder, {"target": {"w": array}}, version=version, **STORED_WHOLE)
+    index = serialization.msgpack_restore((folder / "checkpoint").read_bytes())
+    index["optimizer"]["target"]["w"] |= changes
     (folder / "checkpoint").write_bytes(serialization.msgpack_serialize(index))
     return np.asarray(read_checkpoint(folder).tree["optimizer"]["target"]["w"])
 
@@ -238,10 +232,8 @@ BAD_SPECS = {
 @pytest.mark.parametrize("name", BAD_SPECS)
 def test_bad_spec_is_a_clear_error(name: str, tmp_path: Path) -> None:
     write_t5x(tmp_path / "secret", {"inner": ARRAY}, **STORED_WHOLE)
-    folder = tmp_path / "run"
-    folder.mkdir()
     with pytest.raises(CheckpointError):
-        one_array(folder, 3, ARRAY, **BAD_SPECS[name])
+        one_array(tmp_path / "run", 3, ARRAY, **BAD_SPECS[name])
 
 
 def test_chunks_of_more_than_the_files_can_hold_are_refused(tmp_path: Path) -> None:
