@@ -16,8 +16,8 @@ from optax_bridge.metadata.trees import Leaf, Params, PyTree
 
 _BESIDES = (
     "A program put that in, or an OptimizerDef of its own keeps it. Make the state that it goes "
-    "into, with optax_bridge.wrap_definition(Own(...)) for such a definition: `optax-bridge "
-    "convert --like new.py:make_state`, or checkpoints.from_state_dict, lists the rest."
+    "into, by optax_bridge.wrap_definition(Own(...)) for such a definition: `optax-bridge convert "
+    "--like new.py:make_state`, or optax_bridge.checkpoints.from_state_dict, lists the rest."
 )
 Row = tuple[Names, Leaf, PyTree]  # path of a parameter, the parameter, its fields or None
 

@@ -115,8 +115,9 @@ def _read(path: Path, levels: int = _LEVELS) -> Read:
 @functools.cache
 def formats() -> dict[str, Format]:
     """Every format by its option, the general ones last."""
-    modules = [i.name for i in pkgutil.iter_modules(folder.__path__) if i.name[-5:] != "_test"]
-    found = (importlib.import_module(f"{folder.__name__}.{name}").FORMAT for name in modules)
+    modules = (info.name for info in pkgutil.iter_modules(folder.__path__))
+    paths = (f"{folder.__name__}.{name}" for name in modules if not name.endswith("_test"))
+    found = (importlib.import_module(path).FORMAT for path in paths)
     return {f.option: f for f in sorted(found, key=lambda f: (f.is_general, f.option))}
 
 
