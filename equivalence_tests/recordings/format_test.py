@@ -71,17 +71,13 @@ def test_a_step_that_is_skipped_moves_nothing(overflow: Any, tmp_path: Path):
     state, rec = tx.init(params), Recorder(tmp_path / "run.rec")
     for number in range(4):
         if number == 1:
-            grads: Any = (
-                {} if overflow is None else {"grads": {"w": np.array([1, overflow, 2], "f4")}}
-            )
-            rate: Any = {"learning_rate": rates[1]}  # of the next step that is taken
-            rec.step(params=params, new_params=params, skipped=True, **grads, **rate)
+            grads = None if overflow is None else {"w": np.array([1, overflow, 2], "f4")}
+            rate = rates[1]  # of the next step that is taken
+            rec.step(params, grads, params, skipped=True, learning_rate=rate)
             continue
         updates, state = tx.update(params, state, params)
         new = optax.apply_updates(params, updates)
-        rec.step(
-            params=params, grads=params, new_params=new, learning_rate=rates[number - (number > 0)]
-        )
+        rec.step(params, params, new, learning_rate=rates[number - (number > 0)])
         params = new
     skipped = [step.skipped for step in read(tmp_path / "run.rec").steps]
     assert skipped == [False, True, False, False]
@@ -95,9 +91,8 @@ def test_bfloat16_is_kept_by_its_bits(packed: bool, tmp_path: Path):
     if packed:
         pack({"run": read(path)}, path.with_suffix(".npz"))
         path = path.with_suffix(".npz")
-    assert {leaf.dtype for leaf in read(path).steps[1].trees["grads"].values()} == {
-        jnp.dtype(jnp.bfloat16)
-    }
+    dtypes = {leaf.dtype for leaf in read(path).steps[1].trees["grads"].values()}
+    assert dtypes == {jnp.dtype(jnp.bfloat16)}
     assert read(path).steps[1].loss == 1.5
     assert_replays(path, optimizer=TX)
 
@@ -120,9 +115,8 @@ def test_what_is_not_finite_ends_what_is_judged(tmp_path: Path):
     bad = {"w": jnp.full(4, jnp.nan), "b": jnp.ones(2)}
     result = replay(record(tmp_path / "run.rec", grads=(3, bad)), optimizer=TX)
     assert result.outcome in (Outcome.IDENTICAL, Outcome.ROUNDING)
-    assert result.remarks == [
-        "grads['w'] is not finite from step 3: the 3 steps before it are judged"
-    ]
+    text = "grads['w'] is not finite from step 3: the 3 steps before it are judged"
+    assert result.remarks == [text]
     result = replay(record(tmp_path / "new.rec", new_params=(2, bad)), optimizer=TX)
     assert result.remarks[0].startswith("new_params['w'] is not finite from step 2")
     with pytest.raises(RecordingError, match="not finite from its first step on"):
@@ -146,15 +140,11 @@ def test_several_recordings_are_in_a_file(tmp_path: Path):
         read(tmp_path / "two.npz")
 
 
-def test_more_than_the_memory_is_refused_before_it_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_more_than_the_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     path = record(tmp_path / "run.rec")
     size = next(path.glob("step-*")).stat().st_size
     monkeypatch.setattr(format, "_memory", lambda: 3 * size)
-    with pytest.raises(
-        RecordingError, match=r"6 steps of .* Read the first ones: steps=, or --steps"
-    ):
+    with pytest.raises(RecordingError, match=r"6 steps of .* Read the first ones: steps=, or"):
         read(path)
     assert len(replay(path, optimizer=TX, steps=2).stages[-1].distance) == 2
 
@@ -213,10 +203,8 @@ def test_gradients_that_are_noted_and_then_clipped_in_place_are_both_recorded(tm
 def test_a_state_of_pytorch_is_brought_over_beside_buffers(tmp_path: Path):
     torch = pytest.importorskip("torch")
     model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2))
-    optimizer, rec = (
-        torch.optim.RMSprop(model.parameters(), lr=0.02),
-        Recorder(tmp_path / "run.rec"),
-    )
+    optimizer = torch.optim.RMSprop(model.parameters(), lr=0.02)
+    rec = Recorder(tmp_path / "run.rec")
     for number in range(6):
         if number == 2:
             rec.torch(model, optimizer)
