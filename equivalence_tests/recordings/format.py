@@ -26,7 +26,7 @@ from optax_bridge._text import listing
 from optax_bridge.metadata.trees import PyTree
 from optax_bridge.torch.checkpoints.layout import torch_checkpoint
 from optax_bridge.torch.checkpoints.moves import as_legacy
-from optax_bridge.torch.checkpoints.names import NamesFile, Rule
+from optax_bridge.torch.checkpoints.names import NamesFile
 
 Path_ = tuple[str | int, ...]
 Flat = dict[Path_, Any]  # path -> array, or a scalar; of a gradient that is missing None
@@ -270,28 +270,25 @@ def in_flax(recording: Recording, file: NamesFile) -> Recording:
     entries = {name: entry for name, entry in file.entries.items() if name in tensors}
     file = replace(file, model=None, optimizer=None, entries=entries)
     rules = {rule.name: rule for rule in file.rules(tensors)}
+
+    def moved(tree: str, flat: Flat) -> Flat:
+        collections = 0 if tree == "model_state" else 1  # in front of a parameter's path
+        leaves: Flat = {}
+        for name, leaf in flat.items():
+            if rule := rules.get("/".join(map(str, name))):
+                arrays = dict.fromkeys(rule.paths) if leaf is None else rule.to_flax(leaf)
+                leaves |= {path[collections:]: array for path, array in arrays.items()}
+        return leaves
+
     groups = [
         {**g, "params": [p[1:] for (n,) in g["params"] if n in rules for p in rules[n].paths]}
         for g in recording.index.get("groups", [])
     ]
     steps = [
-        replace(step, trees={t: _in_flax(x, t, rules) for t, x in step.trees.items()})
-        for step in recording.steps
+        replace(s, trees=s.trees | {t: moved(t, x) for t, x in s.trees.items() if t in _BY_NAME})
+        for s in recording.steps
     ]
     return replace(recording, index={**recording.index, "groups": groups}, steps=steps)
-
-
-def _in_flax(flat: Flat, tree: str, rules: Mapping[str, Rule]) -> Flat:
-    """A tree of a step with the paths and the layout of Flax; what is missing stays missing."""
-    collections = 0 if tree == "model_state" else 1  # in front of a parameter's path
-    if tree not in _BY_NAME:
-        return flat
-    moved: Flat = {}
-    for name, leaf in flat.items():
-        if rule := rules.get("/".join(map(str, name))):
-            arrays = dict.fromkeys(rule.paths) if leaf is None else rule.to_flax(leaf)
-            moved |= {path[collections:]: array for path, array in arrays.items()}
-    return moved
 
 
 def recorded_state(source: Recording, names: NamesFile | None) -> PyTree:

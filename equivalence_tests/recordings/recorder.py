@@ -28,8 +28,7 @@ INDEX, STEP = "index.json", "step-%08d.npz"
 TREES = ("params", "half_params", "model_state", "batch", "rng", "raw_grads", "grads")
 TREES += ("state", "new_params", "new_state")
 _NO_TREES = ("learning_rate", "loss", "micro_batches", "skipped")
-# Leaves that are no arrays and are recorded as they are: gradients that are missing, and in other
-# trees texts, empty containers and Python's numbers.
+# Leaves that are recorded as they are: missing gradients, texts, empty containers, numbers.
 _AS_IT_IS = dict.fromkeys(("grads", "raw_grads"), (type(None),))
 _AS_IT_IS.update(dict.fromkeys(("batch", "rng", "model_state"), (type(None), str, dict)))
 _AS_IT_IS.update(dict.fromkeys(("state", "new_state"), (type(None), str, dict, bool, int, float)))
@@ -61,10 +60,7 @@ class Recorder:
         return self.count >= self.steps
 
     def note(self, **fields):
-        """Adds fields of `step` to the next step, as of a hook: loss, batch, raw_grads, rng.
-
-        Call it before `optimizer.step()`, or `apply_gradient`.
-        """
+        """Adds loss, batch, raw_grads or rng to the step that a hook is about to record."""
         if not self.is_full:
             self._noted.update(_copy(fields))
 
@@ -195,10 +191,9 @@ class Recorder:
 
     @contextlib.contextmanager
     def flax(self, optim=None):
-        """Within it every `Optimizer.apply_gradient` of flax.optim is recorded.
+        """Within it every `apply_gradient` of flax.optim, or of the module `optim`, is recorded.
 
-        `optim` is the module, `flax.optim` unless given. Inside of jit and pmap nothing can be
-        recorded: return the gradients from the step and call `step()`.
+        Not inside of jit and pmap: return the gradients from the step and call `step()`.
         """
         if optim is None:
             from flax import optim

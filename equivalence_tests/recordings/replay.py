@@ -71,11 +71,9 @@ class Replay:
         """That of the first that parts, else the least; not judged if one asked for is not."""
         if self.first is not None:
             return self.first.outcome
-        judged = {stage.outcome for stage in self.stages}
-        if any(stage.asked and stage.outcome is Outcome.NOT_JUDGED for stage in self.stages):
-            return Outcome.NOT_JUDGED
-        order = (Outcome.ROUNDING, Outcome.IDENTICAL)
-        return next((outcome for outcome in order if outcome in judged), Outcome.NOT_JUDGED)
+        counted = [s.outcome for s in self.stages if s.asked or s.outcome is not Outcome.NOT_JUDGED]
+        order = (Outcome.NOT_JUDGED, Outcome.ROUNDING, Outcome.IDENTICAL)
+        return next((outcome for outcome in order if outcome in counted), Outcome.NOT_JUDGED)
 
     @property
     def headline(self) -> str:
@@ -242,9 +240,7 @@ class NotJudgedError(ValueError):
 class Stepper:
     """An optimizer that takes recorded steps."""
 
-    def __init__(
-        self, value: Any, recording: Recording, state: Callable[[], PyTree] = lambda: None
-    ):
+    def __init__(self, value: Any, recording: Recording, state: Callable[[], PyTree] | None = None):
         self.recording, self.state = recording, state
         self.value, self.side = value, as_side(value)
         self.step = jax.jit(self.side.step) if self.side.compiled else self.side.step
@@ -291,7 +287,7 @@ class Stepper:
         if self.takes_rates and any(len(step.rates) != 1 for step in self.recording.steps):
             raise NotJudgedError("the optimizer takes its rate per call, and no one is recorded")
         try:
-            state = self.state()
+            state = self.state and self.state()
             if state is not None:
                 with float64(first.is_double):  # as it was recorded
                     carry = self._with_state(self.side.init(_jax(first.trees["params"])), state)
@@ -333,12 +329,9 @@ def _rates_of(stepper: Stepper) -> list[dict[str, float]] | str:
     if stepper.takes_rates:
         return "the recorded rates are given per call"
     names = (*RATES, "step_size_fn")
-    found = search_members(
-        stepper.value,
-        lambda name, it: name in names and (type(it) in (int, float) or callable(it)),
-        set(),
-    )
-    rates = {member if callable(member) else abs(member) for _, member in found}
+    found = [it for _, it in search_members(stepper.value, lambda name, it: name in names, set())]
+    numbers = {abs(member) for member in found if type(member) in (int, float)}
+    rates = numbers | set(filter(callable, found))
     if len(rates) == 1 and all(len({*step.rates.values()}) == 1 for step in recorded):
         rate = rates.pop()
         schedule: Any = rate if callable(rate) else lambda count: rate

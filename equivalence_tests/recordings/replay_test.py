@@ -216,7 +216,7 @@ OTHERS: dict[str, tuple[Any, Any, str]] = {
     ),
     "a sum": ({"grads": {"w": 4 * _W, "b": _B}}, {}, "a sum over 4 there, a mean here"),
     "micro-batches": ({"micro_batches": 5}, {"all": 5.0}, "5 micro-batches are accumulated"),
-    "a sign": ({"grads": {"w": _W, "b": _B + 1}}, {"b": -1.0}, "grads['b'] here is -1 times the recorded one: the other sign"),
+    "a sign": ({"grads": {"w": _W, "b": _B + 1}}, {"b": -1.0}, "recorded one: the other sign"),
     "a leaf": ({"grads": {"w": _W, "b": _B + 1}}, {}, "grads['b']: a missing leaf, zero here"),
 }  # fmt: skip
 
@@ -249,8 +249,7 @@ def test_the_first_step_and_its_farthest_leaf_are_named():
 
 def test_one_rate_per_call_is_not_taken_from_several(tmp_path: Path):
     tree = {"w": np.ones(2, np.float32)}
-    rates = {"a": 0.1, "b": 0.2}
-    Recorder(tmp_path / "run.rec").step(tree, tree, tree, learning_rate=rates)
+    Recorder(tmp_path / "run.rec").step(tree, tree, tree, learning_rate={"a": 0.1, "b": 0.2})
     result = replay(tmp_path / "run.rec", optimizer=legacy_optim.GradientDescent())
     assert "the optimizer takes its rate per call, and no one is recorded" in str(result)
     assert result.outcome is Outcome.NOT_JUDGED

@@ -146,19 +146,18 @@ def common_factor(
 
 def judge_batches(recording: Recording, batches: Iterable[Any] | Callable[[], Any]) -> Stage:
     """Asks whether the program's batches are the recorded ones."""
-    name = "batches"
     steps = list(itertools.takewhile(lambda step: step.batch is not None, recording.steps))
     if not steps:
-        return not_judged(name, "the recording has no batches", asked=True)
+        return not_judged("batches", "the recording has none", asked=True)
     source = batches() if callable(batches) else batches
     yielded = [batch for _, batch in zip(steps, source, strict=False)]
     if not yielded:
-        return not_judged(name, "--batches yields none", asked=True)
+        return not_judged("batches", "--batches yields none", asked=True)
     texts = list(map(digest, yielded))
     recorded = [digest(step.batch) for step in steps[: len(yielded)]]
     distance = [float(here != there) for here, there in zip(texts, recorded, strict=True)]
     if not any(distance):
-        return Stage(name, Outcome.IDENTICAL, f"in {len(yielded)} steps", distance=distance)
+        return Stage("batches", Outcome.IDENTICAL, f"in {len(yielded)} steps", distance=distance)
     number, leaf = distance.index(1.0), "batch"
     step = steps[number]
     if sorted(texts) == sorted(recorded):
@@ -168,7 +167,7 @@ def judge_batches(recording: Recording, batches: Iterable[Any] | Callable[[], An
         why = "other batches; the recording has but a digest of them"
     else:
         why, leaf = _batch_cause(step.trees["batch"], files.flat_like(yielded[number]))
-    return replace(different(name, step, f"{leaf}: {why}", leaf), distance=distance)
+    return replace(different("batches", step, f"{leaf}: {why}", leaf), distance=distance)
 
 
 def _batch_cause(recorded: Flat, yielded: Flat) -> tuple[str, str]:
