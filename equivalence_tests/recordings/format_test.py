@@ -44,9 +44,8 @@ def test_new_parameters_may_be_left_out(tmp_path: Path):
         rec.step(**{name: format.nest(step.trees[name]) for name in ("params", "grads")})
     steps = read(path).steps
     assert "new_params" not in steps[-1].trees
-    np.testing.assert_array_equal(
-        steps[2].trees["new_params"]["w",], steps[3].trees["params"]["w",]
-    )
+    new, following = steps[2].trees["new_params"], steps[3].trees["params"]
+    np.testing.assert_array_equal(new["w",], following["w",])
     assert len(assert_replays(path, optimizer=TX).stages[-1].distance) == len(steps) - 1
 
 
@@ -156,7 +155,6 @@ def test_parameters_of_another_model_are_refused(tmp_path: Path):
 
 
 def test_names_and_a_state_of_pytorch_s_are_those_of_flax(tmp_path: Path):
-    """As its hook records them: a step of SGD with momentum that goes on."""
     rng, rec = np.random.default_rng(0), Recorder(tmp_path / "run.rec", first=4)
     names = ("fc.weight", "fc.bias")
     params, grads, trace = (

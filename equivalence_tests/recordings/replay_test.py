@@ -60,16 +60,14 @@ def batches(seed: int = 0) -> list[Any]:
     return [(x, np.eye(4, dtype=np.float32)[rng.integers(0, 4, 8)]) for x in xs]
 
 
-SETTINGS = {"eps": 1e-2, "weight_decay": 0.1, "betas": (0.9, 0.999)}
-
-
 def record(path: Path, tx: Any = None, start: int = 0, **how: Any) -> Path:
     tx = make_tx() if tx is None else tx
     rng = np.random.default_rng(1)
     normal = lambda *shape: jnp.asarray(rng.standard_normal(shape), jnp.float32)  # noqa: E731
     params = {"dense": {"bias": normal(4), "kernel": normal(4, 4)}, "out": normal(4, 4)}
     state, model_state = tx.init(params), {"mean": jnp.zeros(4), "var": jnp.ones(4)}
-    rec = Recorder(path, steps=50, first=start, settings=SETTINGS)
+    settings = {"eps": 1e-2, "weight_decay": 0.1, "betas": (0.9, 0.999)}
+    rec = Recorder(path, steps=50, first=start, settings=settings)
     gradient = jax.jit(jax.value_and_grad(loss, has_aux=True))
     clip = optax.clip_by_global_norm(how["clip"]) if "clip" in how else optax.identity()
     update = jax.jit(tx.update)
@@ -95,18 +93,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return record(tmp_path_factory.mktemp("recordings") / "run.rec")
 
 
-def decay_on_all(params: Any) -> Any:
-    return jax.tree.map(lambda leaf: leaf.ndim > 1, params)
-
-
-def frozen(params: Any) -> Any:
-    return {"dense": {"kernel": "train", "bias": "frozen"}, "out": "train"}
-
-
-def late(eps: float = 1e-2) -> optax.GradientTransformation:
-    return optax.adamw(lambda count: RATES(jnp.maximum(count - 1, 0)), eps=eps, weight_decay=0.1)
-
-
+PARTS = {"dense": {"kernel": "train", "bias": "frozen"}, "out": "train"}
+DECAYED = {"dense": {"kernel": True, "bias": False}, "out": True}
 OPTIMIZERS = {
     "eps": (lambda eps=1e-8: make_tx(eps), "optimizer", "eps=0.01"),
     "decay": (lambda weight_decay=0.0: make_tx(weight_decay=weight_decay), "optimizer",
@@ -114,13 +102,16 @@ OPTIMIZERS = {
     "b1": (lambda b1=0.5: make_tx(b1=b1), "optimizer", "b1=0.9"),
     "bias correction": (
         lambda: optax.rmsprop(RATES, 0.999, 1e-2, momentum=0.9), "optimizer", "from step 0"),
-    "a rate one step late": (late, "rate", "one step late"),
+    "a rate one step late": (
+        lambda: optax.adamw(
+            lambda count: RATES(jnp.maximum(count - 1, 0)), eps=1e-2, weight_decay=0.1),
+        "rate", "one step late"),
     "momentum's form": (lambda: optax.sgd(RATES, momentum=0.9), "optimizer", "from step 0"),
     "a frozen leaf": (
-        lambda: optax.partition({"train": make_tx(), "frozen": optax.set_to_zero()}, frozen),
+        lambda: optax.partition({"train": make_tx(), "frozen": optax.set_to_zero()}, PARTS),
         "optimizer", "does not move here"),
     "no decay of biases": (
-        lambda: make_tx(mask=decay_on_all), "optimizer", "from step 0, params['dense']['bias']"),
+        lambda: make_tx(mask=DECAYED), "optimizer", "from step 0, params['dense']['bias']"),
     "clipping after the decay": (
         lambda: optax.chain(
             optax.scale_by_adam(eps=1e-2), optax.add_decayed_weights(0.1), optax.clip(0.5),
