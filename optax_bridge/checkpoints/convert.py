@@ -38,8 +38,8 @@ KEEP, FLAT = "keep", "flat"
 
 
 def convert_file(
-    source: Path,
-    destination: Path,
+    source: Path | str,
+    destination: Path | str,
     optimizer_def: Definitions = None,
     *,
     to_legacy: bool = False,
@@ -83,7 +83,8 @@ def convert_file(
     file_format = _LEGACY if to_legacy else file_format
     _check_options(optimizer_def, params_only, layout, like, part)
     written_as(file_format)
-    remove_abandoned(destination.absolute().parent)  # also where nothing can be converted
+    destination = Path(destination).absolute()
+    remove_abandoned(destination.parent)  # also where nothing can be converted
     read = read_checkpoint(source)
     read = read if moved is None else moved(read, like)
     _check_apart(read.path, destination)

@@ -122,7 +122,7 @@ def test_way_there_and_back_gives_the_same_bytes(
     definition = parse_definition(OPTIMIZERS[name])
     source = FILES / f"{name}.msgpack"
     convert_file(source, tmp_path / "new", definition, file_format=file_format, recipe=recipe)
-    convert_file(tmp_path / "new", tmp_path / "back", definition, to_legacy=True)
+    convert_file(str(tmp_path / "new"), str(tmp_path / "back"), definition, to_legacy=True)
     same_bits(read_checkpoint(source).tree, read_checkpoint(tmp_path / "back").tree)
     if name != "chunked":
         assert (tmp_path / "back").read_bytes() == source.read_bytes()
