@@ -195,6 +195,11 @@ OLD_NAMES = {
     "[np.NINF, np.PZERO, np.NZERO, np.alen([1, 2])]": "[-inf, 0.0, -0.0, 2]",
     "np.asfarray([1]).tolist(), np.asscalar(np.ones(1))": "([1.0], 1.0)",
     "np.typeDict['float32'] is np.float32": "True",
+    "[int(of([0, 2])) for of in (np.sometrue, np.alltrue, np.product, np.trapz)]": "[1, 0, 0, 1]",
+    "int(np.cumproduct([2, 3])[1] + np.round_(0.6)), np.row_stack([[1], [2]]).shape": "(7, (2, 1))",
+    "[np.dtype(t).name for t in (np.cfloat, np.float_, np.singlecomplex, np.bool8, np.int0)]": (
+        "['complex128', 'float64', 'complex64', 'bool', 'int64']"
+    ),
     **{
         f"{call.replace('np', module)}.tolist()": result
         for module in ("np", "jnp")

@@ -9,6 +9,10 @@ from hypothesis import strategies as st
 from tools import checkpoint_fuzz as fuzz
 
 
+def test_any_other_error_is_no_refusal() -> None:
+    assert fuzz.outcome(lambda: {}["x"]).startswith("KeyError")
+
+
 @settings(max_examples=300, deadline=None, derandomize=True, database=None)
 @given(st.binary(max_size=200))
 def test_any_bytes_are_read_or_refused(data: bytes) -> None:

@@ -74,6 +74,10 @@ SAME: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
         lambda p, g: jnp.sign(p + 9 * g) * p,
         lambda p, g: p * jnp.where(p / 9 + g > 0, 1.0, jnp.where(p / 9 + g < 0, -1.0, 0.0)),
     ),
+    "the first of equal entries": (
+        lambda p, g: p - jnp.argmax(g.ravel()[:2]) * g,
+        lambda p, g: p - jnp.where(g.ravel()[0] >= g.ravel()[1], 0 * g, g),
+    ),
     "a norm of all in a row": (
         lambda p, g: p * jnp.linalg.norm(jnp.concatenate([p.ravel(), 2 * g.ravel()])),
         lambda p, g: p * jnp.sqrt(jnp.sum(p * p) + 4 * jnp.sum(g * g)),

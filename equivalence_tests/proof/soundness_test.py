@@ -109,6 +109,10 @@ FALSE: dict[str, tuple[Any, Any]] = {
             "is set below": lambda n: jnp.where(n > 10**7, -1, n + 1),
         }.items()
     },
+    "a power of a negative number": tuple(
+        _counting(jnp.int32, lambda p, g, n, of=of: p - g * of((-0.5) ** n), 50001, lambda n: n - 2)
+        for of in (jnp.abs, jnp.asarray)
+    ),
     "a step between two others": (
         _steps(lambda p, g, n: p - jnp.where((n > 10**6) & ~(n > 10**6 + 1), 2, 1) * g),
         _steps(lambda p, g, n: p - g),

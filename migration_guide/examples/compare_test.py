@@ -16,7 +16,7 @@ FINE = {"nudged": 1e-6, "from_recorded": 1e-7, "from_before": 0.0, "step_ratio":
 def test_apart_is_relative_to_the_largest_value_of_the_worst_metric():
     more = {"a": {"steps": [1], "values": [9.0]}}
     last = {"z": {"steps": [1], "values": [2.0]}}
-    other = {"loss": {"steps": [1, 2], "values": [4.0, 1.5]}}
+    other = {"loss": {"steps": [1, 2], "values": [4.0, 0.5]}}
     assert apart({**more, **other, **last}, {**more, **CURVE, **last}) == 0.125
     for other in ({}, {"loss": {"steps": [1, 3], "values": [4.0, 1.0]}}):
         with pytest.raises(ValueError, match="at the same steps"):

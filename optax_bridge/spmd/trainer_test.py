@@ -270,6 +270,7 @@ class _WithError(regression.Regression):
         loss, aux = super().forward(input_batch)
         self.add_summary("error", jnp.mean(jnp.abs(aux["predicted"] - input_batch["y"])))
         self.add_summary("loss", WeightedSummary(2 * loss, len(input_batch["y"])))
+        self.add_summary("bytes", jax.tree.leaves(self.state)[0].dtype.itemsize)
         draw = 0.0 if self.prng_key is None else jax.random.uniform(self.prng_key)
         return loss, {**aux, "draw": draw}
 
@@ -291,6 +292,7 @@ def test_evaluation_and_summaries_as_tensorboard_reads_them(tmp_path):
     outputs = trainer.run(KEY, return_evaler_summaries=True)
     mean, rough = (float(x["loss"].mean) for x in outputs["evaler_summaries"].values())
     assert rough != mean and rough == pytest.approx(mean, rel=0.1)  # in eval_dtype
+    assert [x["bytes"].mean for x in outputs["evaler_summaries"].values()] == [4, 2]
     samples = regression.samples()
     with trainer.mesh_scope():
         (loss, aux), _ = functional(

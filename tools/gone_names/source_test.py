@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from tools.gone_names import source
+from tools.gone_names.today import takes
 
 PACKAGE = {
     "__init__.py": "from small._private import *\nfrom functools import partial\nimport os\n"
@@ -55,3 +56,7 @@ def test_both_ways_of_reading_see_the_same(tmp_path: Path):
     for module in ("small.shown", "small.below"):
         assert imported[module] == read[module], module
     assert imported["small.below.deep"].keys() == read["small.below.deep"].keys()
+
+
+def test_what_a_function_takes_by_position_alone_is_no_keyword():
+    assert [takes(lambda a, /, b: (a, b), name) for name in "abc"] == [False, True, False]
