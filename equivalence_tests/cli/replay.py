@@ -101,7 +101,7 @@ def replay(
             raise ValueError(f"--steps is {steps}; it must be at least 1")
         with programs_given(program_arguments(ctx)):
             if pack is not None:
-                pack_recordings({recording.stem: read(recording)}, pack)
+                pack_recordings({recording.stem: read(recording, steps)}, pack)
                 raise typer.Exit(SAME)
             if draft_names is not None:
                 from optax_bridge.torch.checkpoints.draft import draft_names as draft
@@ -124,7 +124,7 @@ def replay(
             elif asked:
                 raise ValueError(f"{other}: with a second recording nothing else is compared")
             else:
-                left, right = read(recording), read(other)
+                left, right = read(recording, steps), read(other, steps)
                 left = left if names is None else in_flax(left, read_names(names))
                 result = beside(left, right)
             check_arguments()

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from equivalence_tests.recordings.format import read
 from equivalence_tests.recordings.recorder import Recorder
 
 Command = Callable[..., Any]
@@ -80,6 +81,8 @@ def test_a_file_that_cannot_be_written_costs_the_exit_code(command: Command):
 def test_a_recording_is_packed_and_drafts_names(command: Command):
     assert command("replay", "one.rec", "--pack", "one.npz")[:2] == (0, "")
     assert command("replay", "one.npz", *TX).code == 0
+    assert command("replay", "one.npz", "--steps", "2", "--pack", "two.npz").code == 0
+    assert len(read("two.npz").steps) == 2 < len(read("one.npz").steps)
     done = command("replay", "one.npz", "--draft-names", "new.py:make_state")
     assert done.code == 0 and '"w" = "params/w"' in done.out.replace("w =", '"w" =')
     Path("names.toml").write_text('[names]\nw = "params/v"\n')

@@ -1,4 +1,4 @@
-"""Pairs that are not the same, of which none may be proved, and assumptions that have to be said.
+"""Pairs that are not the same, of which none may be proved.
 
 Most part only beyond `FAR`, where no search for a counterexample goes before the proof has failed.
 """
@@ -19,11 +19,10 @@ from equivalence_tests import ProofError, prove_equivalence
 from equivalence_tests.proof.algebra.algebra import Algebra
 from equivalence_tests.proof.bits.graph import Graph
 from equivalence_tests.proof.counterexample.runs import relative_distance
-from equivalence_tests.proof.dtypes import NO_OVERFLOW
 from equivalence_tests.proof.induction.equality import Comparer, Level
 from equivalence_tests.proof.reals import indexing
-from equivalence_tests.proof.result import DIFFERENT, IDENTICAL, REALS, UNDECIDED
-from equivalence_tests.proof.testing import leafwise, rule
+from equivalence_tests.proof.result import DIFFERENT, IDENTICAL, REALS
+from equivalence_tests.proof.testing import counting, leafwise, rule, steps
 
 PARAMS = {"k": jnp.ones((2, 3))}
 FAR = 1e12
@@ -32,17 +31,6 @@ Step = Callable[..., jax.Array]
 
 def _far(step: Step) -> Any:
     return leafwise(lambda p, g: jnp.where(g > FAR, step(p, g), p))
-
-
-def _counting(dtype: Any, step: Step, start: int = 0, after: Any = lambda count: count + 1) -> Any:
-    def all_leaves(grads: Any, count: jax.Array, params: Any) -> Any:
-        return jax.tree.map(lambda p, g: step(p, g, count), params, grads), after(count)
-
-    return lambda params: jnp.asarray(start, dtype), all_leaves
-
-
-def _steps(step: Step) -> Any:
-    return _counting(jnp.int32, step)
 
 
 def _moments(right: bool) -> Any:
@@ -101,7 +89,7 @@ FALSE: dict[str, tuple[Any, Any]] = {
     ),
     **{
         f"a count that {what} 0": tuple(
-            _counting(jnp.int32, lambda p, g, n, of=of: p - g * of(n), 10**6, after)
+            counting(jnp.int32, lambda p, g, n, of=of: p - g * of(n), 10**6, after)
             for of in (jnp.abs, jnp.asarray)
         )
         for what, after in {
@@ -110,36 +98,36 @@ FALSE: dict[str, tuple[Any, Any]] = {
         }.items()
     },
     "a power of a negative number": tuple(
-        _counting(jnp.int32, lambda p, g, n, of=of: p - g * of((-0.5) ** n), 50001, lambda n: n - 2)
+        counting(jnp.int32, lambda p, g, n, of=of: p - g * of((-0.5) ** n), 50001, lambda n: n - 2)
         for of in (jnp.abs, jnp.asarray)
     ),
     "a step between two others": (
-        _steps(lambda p, g, n: p - jnp.where((n > 10**6) & ~(n > 10**6 + 1), 2, 1) * g),
-        _steps(lambda p, g, n: p - g),
+        steps(lambda p, g, n: p - jnp.where((n > 10**6) & ~(n > 10**6 + 1), 2, 1) * g),
+        steps(lambda p, g, n: p - g),
     ),
     "a count that stands still": (
-        _counting(jnp.bfloat16, lambda p, g, n: p - (n - 256).astype(jnp.float32) * g, 256),
-        _steps(lambda p, g, n: p - g * n),
+        counting(jnp.bfloat16, lambda p, g, n: p - (n - 256).astype(jnp.float32) * g, 256),
+        steps(lambda p, g, n: p - g * n),
     ),
     "a count cut to 8 bits": (
-        _steps(lambda p, g, n: p - g * n.astype(jnp.int8)),
-        _steps(lambda p, g, n: p - g * n),
+        steps(lambda p, g, n: p - g * n.astype(jnp.int8)),
+        steps(lambda p, g, n: p - g * n),
     ),
     "the size of a count of 8 bits": (
-        _counting(jnp.int8, lambda p, g, n: p - g * jnp.abs(n)),
-        _counting(jnp.int8, lambda p, g, n: p - g * n),
+        counting(jnp.int8, lambda p, g, n: p - g * jnp.abs(n)),
+        counting(jnp.int8, lambda p, g, n: p - g * n),
     ),
     "an unsigned difference": (
-        _counting(jnp.uint32, lambda p, g, n: p - g * (n - 1)),
-        _steps(lambda p, g, n: p - g * (n - 1)),
+        counting(jnp.uint32, lambda p, g, n: p - g * (n - 1)),
+        steps(lambda p, g, n: p - g * (n - 1)),
     ),
     "bits shifted out": (
-        _steps(lambda p, g, n: p - g * (n.astype(jnp.int8) << 5)),
-        _steps(lambda p, g, n: p - g * (n << 5)),
+        steps(lambda p, g, n: p - g * (n.astype(jnp.int8) << 5)),
+        steps(lambda p, g, n: p - g * (n << 5)),
     ),
     "a factor that overflows": (
-        _steps(lambda p, g, n: p - g * (n * 2**16 * 2**16)),
-        _steps(lambda p, g, n: p - g * (n * 2.0**32)),
+        steps(lambda p, g, n: p - g * (n * 2**16 * 2**16)),
+        steps(lambda p, g, n: p - g * (n * 2.0**32)),
     ),
     "complex numbers": (
         _far(lambda p, g: jnp.abs(lax.complex(p, g) * lax.complex(p, g) + 1)),
@@ -202,14 +190,14 @@ def _twice_from(step: int) -> Step:
 
 # Pairs that part late, at large numbers, or where leaves are mixed up.
 DIFFERENT_SIDES: dict[str, tuple[Any, Any]] = {
-    "after 50 steps": (_steps(_twice_from(50)), _steps(_twice_from(10**6))),
+    "after 50 steps": (steps(_twice_from(50)), steps(_twice_from(10**6))),
     "a count of 8 bits": (
-        _counting(jnp.int8, lambda p, g, n: p - g * n),
-        _steps(lambda p, g, n: p - g * n),
+        counting(jnp.int8, lambda p, g, n: p - g * n),
+        steps(lambda p, g, n: p - g * n),
     ),
     "after steps that no number tells": (
-        _steps(lambda p, g, n: p - jnp.where(1.0 * n * n > 900.5, 2.0, 1.0) * g),
-        _steps(lambda p, g, n: p - jnp.where(1.0 * n * n > 1000.5, 2.0, 1.0) * g),
+        steps(lambda p, g, n: p - jnp.where(1.0 * n * n > 900.5, 2.0, 1.0) * g),
+        steps(lambda p, g, n: p - jnp.where(1.0 * n * n > 1000.5, 2.0, 1.0) * g),
     ),
     "a threshold within a difference": (
         optax.sgd(optax.piecewise_constant_schedule(0.1, {100: 0.1})),
@@ -326,99 +314,6 @@ def test_with_which_settings_a_counterexample_was_looked_for_is_said():
     )
     proof = prove_equivalence(left, right, {"k": jnp.ones(())}, hyper_params={"rate": 0.1})
     assert re.search(r"with rate = 0.1, nor a few with \d other settings", str(proof)), proof
-
-
-ASSUMED: dict[str, tuple[Any, Any, str]] = {
-    "NaN": (lambda p, g: p - jnp.where(jnp.isnan(g), 0, g), lambda p, g: p - g, "are finite"),
-    "infinity": (lambda p, g: p - jnp.where(jnp.isinf(g), 0, g), lambda p, g: p - g, "are finite"),
-    "precision": (
-        lambda p, g: p - lax.reduce_precision(g, 4, 1),
-        lambda p, g: p - g,
-        "rounding to 4 bits of exponent and 1 of mantissa is left out",
-    ),
-    **{
-        name: (lambda p, g, of=of: p - 3 * of(g), lambda p, g, of=of: p - of(g) - 2 * of(g), text)
-        for name, of, text in (
-            ("logarithm", jnp.log, "is more than 0"),
-            ("root", jnp.sqrt, "is not negative"),
-            ("power", lambda g: g**0.123, "is not negative"),
-            ("quotient", jnp.reciprocal, "is not 0"),
-        )
-    },
-}
-
-
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float16])
-def test_numbers_that_a_dtype_makes_one_are_one(dtype: Any):
-    rounded = float(np.asarray(0.01, dtype))
-    sides = leafwise(lambda p, g: p - 0.01 * g), leafwise(lambda p, g: p - rounded * g)
-    proof = prove_equivalence(*sides, {"k": jnp.ones((2, 3), dtype)})
-    assert proof.verdict in (IDENTICAL, REALS)
-    above = float(np.nextafter(np.asarray(0.01, dtype), dtype(1)))
-    other = leafwise(lambda p, g: p - above * g)
-    assert prove_equivalence(sides[0], other, {"k": jnp.ones(2, dtype)}).verdict == DIFFERENT
-
-
-@pytest.mark.parametrize(("dtype", "most"), [(jnp.bfloat16, 256), (jnp.float32, 16777216)])
-def test_where_a_count_stands_still_is_said(dtype: Any, most: int):
-    counting = _counting(dtype, lambda p, g, n: p - g / (1 + n.astype(jnp.float32)))
-    proof = prove_equivalence(counting, _steps(lambda p, g, n: p - g / (1 + n)), PARAMS)
-    assert proof.verdict == REALS
-    assert f"the first {most - 1} steps" in str(proof) and proof.scope.steps == most - 1
-
-
-def test_of_several_cases_the_fewest_steps_are_said():
-    def counting(hp: Any) -> Any:
-        dtype = jnp.bfloat16 if hp["decay"] == 0 else jnp.float32
-        return _counting(dtype, lambda p, g, n: p - g / (1 + n.astype(jnp.float32)))
-
-    steps = _steps(lambda p, g, n: p - g / (1 + n))
-    proof = prove_equivalence(counting, lambda hp: steps, PARAMS, hyper_params={"decay": 0.1})
-    assert (len(proof.cases), proof.verdict, proof.scope.steps) == (2, REALS, 255)
-
-
-def test_that_no_whole_number_overflows_is_assumed_and_said():
-    def doubled(grads: Any, number: Any, params: Any) -> Any:
-        new = jax.tree.map(lambda p, g: p - (1 + (number < 0)) * g, params, grads)
-        return new, number * 2  # less than 0 after 31 steps
-
-    pair = (lambda params: jnp.int32(1), doubled), leafwise(lambda p, g: p - g)
-    proof = prove_equivalence(*pair, PARAMS)
-    assert proof.verdict == UNDECIDED or NO_OVERFLOW in proof.assumptions, proof
-
-
-def test_a_product_of_counts_is_not_assumed_to_fit():
-    squared = _steps(lambda p, g, n: p - (1 + (n * n < 0)) * g)  # less than 0 at 46341
-    proof = prove_equivalence(squared, _steps(lambda p, g, n: p - g), PARAMS)
-    assert proof.verdict not in (IDENTICAL, REALS), proof
-
-
-@pytest.mark.parametrize("name", ASSUMED)
-def test_what_is_assumed_is_said(name: str):
-    left, right, text = ASSUMED[name]
-    proof = prove_equivalence(leafwise(left), leafwise(right), PARAMS)
-    assert proof.verdict == REALS
-    assert any(text in each for each in proof.assumptions)
-
-
-def test_what_is_assumed_is_said_of_inputs_and_of_the_relation_that_is_proved():
-    """Of 218 or of a count in place of a moment, from a relation that was dropped, says nothing."""
-
-    def yogi(grads: Any, state: Any, params: Any) -> Any:
-        count = state["t"] + 1
-        square = grads["k"] ** 2
-        v = state["v"] - 0.001 * jnp.sign(state["v"] - square) * square
-        m = 0.9 * state["m"] + 0.1 * grads["k"]
-        root = jnp.sqrt(v / (1 - 0.999**count)) + 1e-3
-        new = params["k"] - 0.01 * m / (1 - 0.9**count) / root
-        return {"k": new}, {"m": m, "v": v, "t": count}
-
-    start = jnp.float32(1e-6)
-    pair = (lambda p: {"m": start, "v": start, "t": jnp.int32(0)}, yogi), optax.yogi(1e-2)
-    proof = prove_equivalence(*pair, {"k": jnp.ones(())})
-    assert proof.verdict == REALS
-    assert any("state['v']" in text for text in proof.assumptions)
-    assert not any("node" in text or "state['m']" in text for text in proof.assumptions)
 
 
 def test_a_setting_is_not_taken_for_a_gradient_of_its_name():

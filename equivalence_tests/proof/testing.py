@@ -108,3 +108,22 @@ def whole(f: Callable[[Updates], Updates]) -> optax.GradientTransformation:
 def with_schedule(schedule: Callable[[Leaf], Leaf]) -> optax.GradientTransformation:
     """Gradient descent whose rate depends on the number of steps before."""
     return rule(lambda t, g, p: (-schedule(t - 1) * g,))
+
+
+def counting(
+    dtype: Any,
+    step: Callable[..., Leaf],
+    start: int = 0,
+    after: Callable[[Leaf], Leaf] = lambda count: count + 1,
+) -> Any:
+    """A pair of functions whose state is a count, of a leaf's step with the count."""
+
+    def all_leaves(grads: Updates, count: Leaf, params: PyTree) -> PyTree:
+        return jax.tree.map(lambda p, g: step(p, g, count), params, grads), after(count)
+
+    return lambda params: jnp.asarray(start, dtype), all_leaves
+
+
+def steps(step: Callable[..., Leaf]) -> Any:
+    """As `counting`, with a count of int32 from 0."""
+    return counting(jnp.int32, step)

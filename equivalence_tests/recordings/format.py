@@ -125,7 +125,7 @@ def flat_like(tree: PyTree) -> Flat:
 
 
 def read(place: Path | str, steps: int | None = None) -> Recording:
-    """Reads a recording, a folder or a packed file, or the first steps of a folder."""
+    """Reads a recording, a folder or a packed file, or the first steps of it."""
     path = Path(place)
     if path.is_dir():
         return _read_folder(path, steps)
@@ -133,7 +133,7 @@ def read(place: Path | str, steps: int | None = None) -> Recording:
     if len(recordings) != 1:
         found = f"found {listing(list(recordings))}. `check --against` reads those of `--record`"
         raise RecordingError(f"{place}: expected one recording, {found}")
-    return next(iter(recordings.values()))
+    return next(iter(recordings.values())).until(steps)
 
 
 @contextlib.contextmanager
