@@ -23,7 +23,13 @@ def is_legacy(
     return base is not None and isinstance(value, getattr(base, kind))
 
 
-def check_definition(value: object, where: str, *, or_transformation: bool = False) -> None:
+def check_optimizer_def(value: object) -> None:
+    """As `check_definition`; a transformation with a state like a definition's is one, or None."""
+    if value is not None and not is_transformation(value):
+        check_definition(value, "optimizer_def")
+
+
+def check_definition(value: object, where: str) -> None:
     """Raises TypeError unless this is a definition, such as an instance of `legacy_optim.Adam`."""
     if is_legacy(value, "ReplicatedOptimizer"):
         raise ValueError(
@@ -31,7 +37,7 @@ def check_definition(value: object, where: str, *, or_transformation: bool = Fal
             "average the gradients in the step with jax.lax.pmean, as replicate() did by "
             "itself"
         )
-    if is_legacy(value, "OptimizerDef") or (or_transformation and is_transformation(value)):
+    if is_legacy(value, "OptimizerDef"):
         return
     expected = "expected a definition, legacy_optim.Adam(learning_rate=1e-3) say, found"
     raise TypeError(f"{where}: {expected} {_describe(value)}")

@@ -61,6 +61,11 @@ def transformation_of(
     choice = choose_recipe(definition, "exact" if exact else "optax")
     if choice.claim.verdict is Verdict.DIFFERENT:
         raise UnsupportedSetting(f"{choice.reason}. exact=True is exact.")
+    return build_choice(choice, strict=strict)
+
+
+def build_choice(choice: Choice, *, strict: bool = False) -> optax.GradientTransformationExtraArgs:
+    """Builds a recipe; public Optax in it refuses parameters for which it does not hold."""
     call = _with_checks(choice)
     if strict and choice.parts:
         call = Call(call.target, call.args, {**call.kwargs, "strict": True})

@@ -16,12 +16,13 @@ from pathlib import Path
 
 from optax_bridge._atomic import remove_abandoned
 from optax_bridge.checkpoints.conversions import (
+    AsTemplate,
     Conversion,
     Definitions,
-    as_template,
-    parameters_alone,
-    to_optimizers,
-    to_states,
+    ParametersAlone,
+    ToOptimizers,
+    ToStates,
+    Way,
 )
 from optax_bridge.checkpoints.errors import CheckpointError
 from optax_bridge.checkpoints.layout import add_optimizer
@@ -29,6 +30,7 @@ from optax_bridge.checkpoints.read import Read, read_checkpoint, written_as
 from optax_bridge.checkpoints.to_legacy import legacy_tree
 from optax_bridge.checkpoints.trees import fields_of, plain, state_dict
 from optax_bridge.checkpoints.write import write
+from optax_bridge.checks import check_optimizer_def
 from optax_bridge.correspondence.choice import RecipeKind
 from optax_bridge.metadata.axis_metadata import unboxed
 from optax_bridge.metadata.trees import PyTree
@@ -80,32 +82,39 @@ def convert_file(
       CheckpointError: see the readers; nothing is left at the destination then.
       ValueError: no such format is written, or the options do not go together.
     """
+    way = _way(
+        optimizer_def, to_legacy=to_legacy, params_only=params_only, recipe=recipe, layout=layout,
+        like=like, part=part, allow_nan=allow_nan,
+    )  # fmt: skip
     file_format = _LEGACY if to_legacy else file_format
-    _check_options(optimizer_def, params_only, layout, like, part)
     written_as(file_format)
     destination = Path(destination).absolute()
     remove_abandoned(destination.parent)  # also where nothing can be converted
     read = read_checkpoint(source)
     read = read if moved is None else moved(read, like)
     _check_apart(read.path, destination)
-    if params_only:
-        conversion = parameters_alone(read, part, allow_nan)
-    elif to_legacy:
-        conversion = to_optimizers(read, optimizer_def, part, allow_nan)
-    elif like is not None:
-        conversion = as_template(read, like, allow_nan)
-    else:
-        conversion = to_states(read, optimizer_def, part, recipe, layout == FLAT, allow_nan)
+    conversion = way.convert(read)
     if not dry_run:
         write(destination, conversion.tree, file_format, force, verify)
     return conversion
 
 
-def _check_options(
-    optimizer_def: Definitions, params_only: bool, layout: str, like: PyTree, part: str | None
-) -> None:
-    """Refuses options that do not go together."""
-    if isinstance(optimizer_def, Mapping) and (params_only or part is not None or layout == FLAT):
+def _way(
+    optimizer_def: Definitions,
+    *,
+    to_legacy: bool,
+    params_only: bool,
+    recipe: RecipeKind,
+    layout: str,
+    like: PyTree,
+    part: str | None,
+    allow_nan: bool,
+) -> Way:
+    """The way to convert; raises ValueError if options do not go together."""
+    are_several = isinstance(optimizer_def, Mapping)
+    for definition in optimizer_def.values() if are_several else [optimizer_def]:
+        check_optimizer_def(definition)
+    if are_several and (params_only or part is not None or layout == FLAT):
         raise ValueError(
             "optimizers by their paths are all converted where they stand: leave params_only, "
             "part and layout='flat' out"
@@ -114,6 +123,13 @@ def _check_options(
         raise ValueError("like says what everything becomes: leave layout='flat' out")
     if layout not in (KEEP, FLAT):
         raise ValueError(f"layout: expected {KEEP!r} or {FLAT!r}, found {layout!r}")
+    if params_only:
+        return ParametersAlone(part, allow_nan)
+    if to_legacy:
+        return ToOptimizers(optimizer_def, part, allow_nan)
+    if like is not None:
+        return AsTemplate(like, allow_nan)
+    return ToStates(optimizer_def, part, recipe, layout == FLAT, allow_nan)
 
 
 def _check_apart(source: Path, destination: Path) -> None:

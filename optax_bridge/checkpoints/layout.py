@@ -7,9 +7,9 @@ import numpy as np
 
 from optax_bridge.checkpoints.errors import CheckpointError, Place
 from optax_bridge.checkpoints.locate import is_train_state
-from optax_bridge.checkpoints.trees import is_array, is_key, paths_of
+from optax_bridge.checkpoints.trees import is_array, is_key
 from optax_bridge.checkpoints.values import one_copy
-from optax_bridge.metadata.paths import Names, by_index, leaf_name, leaves, with_indices
+from optax_bridge.metadata.paths import Names, by_index, leaf_name, leaves, paths_of, with_indices
 from optax_bridge.metadata.trees import Leaf, Params, PyTree
 
 _STEPS = ("step", "global_step")

@@ -31,13 +31,12 @@ from optax_bridge.checkpoints.trees import (
     is_key,
     is_state,
     kind,
-    paths_of,
     state_dict_of,
 )
 from optax_bridge.checkpoints.values import STEPS, is_number_of_steps, one_copy
 from optax_bridge.correspondence.values import FINITE, Range
 from optax_bridge.metadata.axis_metadata import unboxed
-from optax_bridge.metadata.paths import Names, leaves
+from optax_bridge.metadata.paths import Names, leaves, paths_of
 from optax_bridge.metadata.trees import Leaf, OptState, PyTree
 from optax_bridge.states import COUNTS, slots
 

@@ -13,7 +13,7 @@ from optax_bridge.checkpoints.definitions import shape_of_state
 from optax_bridge.checkpoints.errors import CheckpointError, Place, place_of
 from optax_bridge.checkpoints.layout import add_optimizer, without, without_copies
 from optax_bridge.checkpoints.legacy_to_state import OF_THE_OPTIMIZER, OTHER_OPTIMIZER
-from optax_bridge.checkpoints.locate import at_path, check_parameters, find_states, select_paths
+from optax_bridge.checkpoints.locate import at_path, check_parameters
 from optax_bridge.checkpoints.moves import Item, Move, Plan, moved_to
 from optax_bridge.checkpoints.read import Read
 from optax_bridge.checkpoints.same_names import Paths, may_count_steps, steps_misfit, trained_items
@@ -75,32 +75,21 @@ def legacy_tree(
 
 def back(
     read: Read,
+    home: Names,
     definition: legacy_optim.OptimizerDef | None,
-    part: str | None = None,
-    allow_nan: bool = False,
+    part: str | None,
+    allow_nan: bool,
 ) -> tuple[PyTree, int, Sequence[Move]]:
-    """The legacy tree for a TrainState's checkpoint, its step, and where each leaf goes."""
-    states = select_paths(find_states(read.tree), part)
-    if len(states) > 1:
-        raise CheckpointError(
-            read.path, "one TrainState to convert", ", ".join(map("/".join, states)),
-            "Name one: --part NAME, or part= in Python.",
-        )  # fmt: skip
-    if not states:
-        names = brief(sorted(read.tree)) if isinstance(read.tree, Mapping) else brief(read.tree)
-        raise CheckpointError(
-            read.path, "a TrainState: step, params, opt_state", names, "Is it a legacy checkpoint?"
-        )
+    """The legacy tree for the TrainState at a place, its step, and where each leaf goes."""
     if definition is None:
         raise CheckpointError(
             read.path, "the legacy optimizer to make", "none given",
             'Name it: --optimizer "Adam(learning_rate=1e-3)".',
         )  # fmt: skip
-    state = _one_state(read, states[0])
+    state = _one_state(read, home)
     params, step = state["params"], state["step"]
-    check_parameters(params, place_of(read.path, (*states[0], "params")))
-    opt_state = _state_of(state["opt_state"], definition, params, read.path)
-    home = states[0]
+    check_parameters(params, place_of(read.path, (*home, "params")))
+    opt_state = _state_of(dict(leaves(state["opt_state"])), definition, params, read.path)
     tree, moves = legacy_tree(
         params, opt_state, step, definition, read.path, home, allow_nan=allow_nan
     )
@@ -128,10 +117,13 @@ def _one_state(read: Read, path: Names) -> PyTree:
 
 
 def _state_of(
-    saved: PyTree, definition: legacy_optim.OptimizerDef, params: Params, place: Path
+    saved: Mapping[Names, Leaf],
+    definition: legacy_optim.OptimizerDef,
+    params: Params,
+    place: Path,
 ) -> OptState:
-    """The state of a file in the NamedTuples of the transformation that it is of."""
-    actual = {p: (v.shape, v.dtype) for p, v in leaves(saved) if is_array(v)}
+    """The leaves of a file in the NamedTuples of the transformation whose state they are."""
+    actual = {p: (v.shape, v.dtype) for p, v in saved.items() if is_array(v)}
     differing, name = list[str](), type(definition).__name__
     for recipe in RECIPES:
         try:
@@ -142,7 +134,7 @@ def _state_of(
         plain = state_dict(template)
         wanted = {p: (v.shape, v.dtype) for p, v in leaves(plain) if is_array(v)}
         if wanted == actual:
-            return refill(template, fill_outline(plain, dict(leaves(saved))))
+            return refill(template, fill_outline(plain, saved))
         differing += [leaf_name(p) for p, _ in set(wanted.items()) ^ set(actual.items())]
     raise CheckpointError(
         f"{place}, ['opt_state']", f"the state of {name}'s transformation",

@@ -21,10 +21,8 @@ from optax_bridge.checkpoints.devices import placed
 from optax_bridge.checkpoints.errors import CheckpointError, LeftOverWarning, Place, warn
 from optax_bridge.checkpoints.inference import infer_definitions
 from optax_bridge.checkpoints.layout import (
-    add_optimizer,
     entries_around,
     match_fields,
-    with_lists,
     without,
     without_copies,
 )
@@ -38,11 +36,10 @@ from optax_bridge.checkpoints.trees import (
     refill,
     state_dict_of,
 )
-from optax_bridge.checks import check_definition, is_transformation
 from optax_bridge.correspondence import Choice, UnsupportedSetting, choose_recipe
 from optax_bridge.correspondence.choice import RecipeKind
 from optax_bridge.correspondence.recipe import build
-from optax_bridge.legacy import from_legacy
+from optax_bridge.legacy import build_choice
 from optax_bridge.metadata.paths import Names
 from optax_bridge.metadata.trees import PyTree
 
@@ -70,16 +67,6 @@ class Converted:
     moves: Sequence[Move]
 
 
-def tree_of(converted: Sequence[Converted], place: Place = "state") -> PyTree:
-    """The tree that was converted, with the state of each optimizer where that stood."""
-    tree: PyTree = converted[-1].others
-    for each in converted:
-        if not each.part:
-            return each.state
-        tree = add_optimizer(tree, each.part, each.state, place)
-    return with_lists(tree)
-
-
 def convert_tree(
     tree: PyTree,
     optimizer_def: Definition | None = None,
@@ -91,8 +78,6 @@ def convert_tree(
     place: Place = "state",
 ) -> Converted:
     """Converts a `plain` legacy state dict, or a tree that holds one."""
-    if optimizer_def is not None:
-        check_definition(optimizer_def, "optimizer_def", or_transformation=True)
     chosen = choose_part(tree, place, part)
     possible = [optimizer_def] if optimizer_def is not None else infer_definitions(chosen)
     errors: list[CheckpointError] = []
@@ -114,16 +99,16 @@ def _convert(
 ) -> Converted:
     """Converts one part of a checkpoint by its definition."""
     choice, name = None, "the transformation"
-    if is_transformation(definition):
-        tx = definition
-    else:
+    if isinstance(definition, legacy_optim.OptimizerDef):
         name = type(definition).__name__
         definition = focus_of(definition, part.rows)
         kind = recipe or ("exact" if exact else "optax")
         choice = choose_recipe(definition, kind, part.dtypes)
         if recipe is None and choice.reason and not exact:
             raise UnsupportedSetting(f"{choice.reason}. Take the exact transformation: exact=True.")
-        tx = from_legacy(definition, exact) if recipe is None else build(choice.call)
+        tx = build_choice(choice) if recipe is None else build(choice.call)
+    else:
+        tx = definition
     opt_state = shape_of_state(tx.init, part.target, part.place, name)
     if choice is None:
         check_axes_of_t5x(tx, opt_state, part.target, part.place)

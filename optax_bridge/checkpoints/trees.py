@@ -123,11 +123,6 @@ def fill_outline(tree: PyTree, values: Mapping[Names, Leaf], path: Names = ()) -
     return values.get(path, tree)
 
 
-def paths_of(tree: PyTree, path: Names) -> list[Names]:
-    """Returns the paths of the leaves of a tree that stands at a path; None is no leaf."""
-    return [at for at, leaf in leaves(tree, path) if leaf is not None]
-
-
 def paths_in_state_dict(tree: PyTree) -> list[Names]:
     """The paths in its state dict of the leaves of a tree, in JAX's order."""
     structure = jax.tree.structure(tree)

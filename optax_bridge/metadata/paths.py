@@ -65,3 +65,8 @@ def leaves(tree: PyTree, path: Names = ()) -> Iterator[tuple[Names, Leaf]]:
             yield from leaves(value, (*path, str(name)))
     else:
         yield path, tree
+
+
+def paths_of(tree: PyTree, path: Names) -> list[Names]:
+    """Returns the paths of the leaves of a tree that stands at a path; None is no leaf."""
+    return [at for at, leaf in leaves(tree, path) if leaf is not None]

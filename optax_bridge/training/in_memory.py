@@ -9,6 +9,7 @@ import legacy_optim
 from optax_bridge.checkpoints.to_legacy import legacy_tree
 from optax_bridge.checkpoints.to_train_state import convert_tree, train_state
 from optax_bridge.checkpoints.trees import plain
+from optax_bridge.checks import check_optimizer_def
 from optax_bridge.metadata.trees import PyTree
 from optax_bridge.training.train_state import TrainState
 
@@ -56,6 +57,7 @@ def convert_state(
         return legacy_tree(state.params, state.opt_state, state.step, definition)[0]
     if optimizer_def is None and isinstance(state, legacy_optim.Optimizer):
         optimizer_def = state.optimizer_def
+    check_optimizer_def(optimizer_def)
     tree = plain(serialization.to_state_dict(state))
     converted = convert_tree(tree, optimizer_def, exact=exact, part=part, allow_nan=allow_nan)
     return train_state(TrainState, converted)

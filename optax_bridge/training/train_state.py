@@ -12,7 +12,12 @@ from flax.linen.fp8_ops import OVERWRITE_WITH_GRADIENT
 from flax.training import train_state
 from jax.core import Tracer
 
-from optax_bridge.checks import check_no_text, check_one_copy, check_transformation
+from optax_bridge.checks import (
+    check_no_text,
+    check_one_copy,
+    check_optimizer_def,
+    check_transformation,
+)
 from optax_bridge.exact.arguments import accepted_arguments, unused_arguments
 from optax_bridge.exact.boxed import boxes_handled
 from optax_bridge.exact.leaf_rule import ScalarOrSchedule
@@ -308,6 +313,7 @@ class TrainState(train_state.TrainState):
         from optax_bridge.checkpoints.read import read_checkpoint
         from optax_bridge.checkpoints.to_train_state import convert_tree, train_state
 
+        check_optimizer_def(optimizer_def)
         read = read_checkpoint(path)
         converted = convert_tree(
             read.tree, optimizer_def, exact=exact, part=part, allow_nan=allow_nan, place=read.path
