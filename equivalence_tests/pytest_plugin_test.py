@@ -61,7 +61,7 @@ def test_the_fixture_passes_fails_and_reports(tmp_path: Path):
     assert "2 passed" in done.stdout
     assert "PytestWarning" not in done.stdout
     assert "3 failed" in done.stdout
-    assert "with step_size=-0.1 in right it is identical" in done.stdout
+    assert "with step_size=-0.1 in right the verdict is identical" in done.stdout
     # The first line of a failure says it all, and there is nothing else of the package's own.
     line = r"different: params\['w'\] by .* of its scale \(.* ULP\), from step 1; expected rounding"
     assert re.search(rf"_+ test_other _+\n\[gw.*\n{line}", done.stdout), done.stdout

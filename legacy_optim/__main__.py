@@ -15,11 +15,11 @@ USAGE = """\
 usage: python -m legacy_optim [--quiet] [--todays-defaults] PROGRAM [ARGS...]
        python -m legacy_optim [--quiet] [--todays-defaults] -m MODULE [ARGS...]
 
-Runs an unmodified program of flax.optim's time on today's JAX. At the end it says which old names
-were used and where, and which defaults of that time were in force.
+Runs an unmodified program of flax.optim's time on today's JAX. At the end it lists the old names
+that were used and where, and the old defaults that were restored.
 
-  -q, --quiet        say nothing at the end
-  --todays-defaults  leave the defaults of JAX that decide numbers as they are today
+  -q, --quiet        print nothing at the end
+  --todays-defaults  keep all of today's JAX defaults, even those that decide numbers
 
 examples:
   python -m legacy_optim train.py --steps 100

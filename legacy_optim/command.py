@@ -33,15 +33,15 @@ def run(
         bool,
         typer.Option(
             "--todays-defaults",
-            help="Keep today's defaults of JAX, also those that decide numbers.",
+            help="Keep all of today's JAX defaults, even those that decide numbers.",
         ),
     ] = False,
 ) -> None:
     """Run an unmodified program of flax.optim's time on today's JAX.
 
-    It runs as `python` would run it, with the program's own exit code. Defaults that decide numbers
-    are those of its time. At the end the command says which old names were used and where, which
-    defaults were put back, and what `migrate` would do.
+    The program runs as under `python`, and its exit code is the command's. JAX defaults that decide
+    numbers are those of the program's time. At the end the command lists the old names that were
+    used and where, the defaults that were restored, and what `migrate` would do.
 
     Examples:
     - `optax-bridge run train.py --steps 100`

@@ -40,22 +40,22 @@ Write = Annotated[bool, typer.Option("--write", help="Change the files.")]
 Check = Annotated[
     bool, typer.Option("--check", help="Change nothing; exit 1 if anything would change.")
 ]
-Only = Annotated[list[str] | None, typer.Option(help="Apply this rule alone; may be repeated.")]
+Only = Annotated[list[str] | None, typer.Option(help="Apply only this rule; may be repeated.")]
 Skip = Annotated[list[str] | None, typer.Option(help="Leave this rule out; may be repeated.")]
 Written = Annotated[
     Recipe | None,
     typer.Option(
-        help="What optimizers become. `auto`, the default: public Optax where it is the same "
-        "but for rounding, else this project's exact transformation; `exact`: always the latter; "
-        "`optax`: public Optax and Flax alone, and a comment where that is not the same."
+        help="How to write optimizers. `auto`, the default: public Optax where it is the same "
+        "except for rounding, otherwise this project's exact transformation; `exact`: always the "
+        "latter; `optax`: only public Optax and Flax, with a comment where they differ."
     ),
 ]
 OldRandomNumbers = Annotated[
     bool,
     typer.Option(
         "--old-random-numbers",
-        help="Keep the random numbers of that time: where a file makes random keys, JAX's setting "
-        "goes behind its imports.",
+        help="Keep the old random numbers: a file that makes random keys sets JAX's flag for them "
+        "after its imports.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the results as JSON.")]
@@ -75,8 +75,8 @@ def migrate(
 ) -> None:
     """Rewrite programs of flax.optim for Optax; without --write, show the diff.
 
-    What cannot be decided is left as it is, with a comment that says what to do. A line with the
-    comment `# optax-bridge: skip` is left alone. `[tool.optax-bridge]` in pyproject.toml may set
+    Code that cannot be decided stays unchanged, with a comment that says what to do. A line with
+    the comment `# optax-bridge: skip` is skipped. `[tool.optax-bridge]` in pyproject.toml may set
     `paths`, `skip` and `recipe`.
 
     | exit code | means |
@@ -84,7 +84,7 @@ def migrate(
     | 0 | done, and nothing is left to do by hand |
     | 1 | something is left to do by hand, or a file could not be read, rewritten or written, or \
 `--check` found something to change |
-    | 2 | misuse: an unknown rule or option, a path that is not there, no Python file |
+    | 2 | misuse: an unknown rule or option, a path that does not exist, no Python file |
     | 130 | interrupted; files that were written are whole |
 
     Examples:

@@ -122,7 +122,7 @@ def test_the_reference_has_every_subcommand_and_its_options():
     text = generated.commands_markdown()
     for point in metadata.entry_points(group=generated.GROUP):
         assert f"Usage: optax-bridge {point.name} [OPTIONS]" in text
-    for part in ("| `--steps STEPS` | Steps of the runs. Default: `160`. |", "with `--full` any",
+    for part in ("| Number of steps in the runs. Default: `160`. |", "with `--full` any",
                  "; `inspect --names` drafts it. |", "| `--verify`, `--no-verify` |"):  # fmt: skip
         assert part in text
 

@@ -60,9 +60,9 @@ def check(
     ] = None,
     json: Json = None,
     junit: Junit = None,
-    svg: Annotated[Path | None, typer.Option(help="Draw the table into this file as well.")] = None,
+    svg: Annotated[Path | None, typer.Option(help="Also draw the table into this file.")] = None,
     platform: Platform = None,
-    steps: Annotated[int, typer.Option(help="Steps of each run.")] = 100,
+    steps: Annotated[int, typer.Option(help="Number of steps in each run.")] = 100,
     full: Annotated[
         bool, typer.Option("--full", help="Run the whole matrix, on eight devices.")
     ] = False,
@@ -138,7 +138,7 @@ def run_suite(
         cases = _select(only, full, origin)
         if origin != FLAX and (full or against or outputs.record):
             raise ValueError(
-                f"--from {origin}: it goes with none of --full, --record and --against"
+                f"--from {origin} cannot be combined with --full, --record or --against"
             )
     except ValueError as error:
         plain_terminal(stderr=True).print(str(error), markup=False)
@@ -148,7 +148,7 @@ def run_suite(
         return SAME
     if device is None:
         here = ", ".join(sorted({d.platform for d in jax.devices()}))
-        console.print(f"{platform}: not run, there is no such device here (there is {here})")
+        console.print(f"{platform}: not run, this machine has no such device (it has {here})")
         console.print("0 comparisons: not run")
         content = {"platform": platform, "ran": False, "results": []}
         return NOT_RUN if outputs.write(content) else MISUSE
@@ -259,7 +259,7 @@ def _select(only: Sequence[str], full: bool, origin: str) -> "Sequence[Case]":
     except ValueError as error:
         raise ValueError(f"--only: {error}") from None
     if not cases:
-        raise ValueError(f"--only {', '.join(only)}: nothing is all of these")
+        raise ValueError(f"--only {', '.join(only)}: no case matches all of these")
     return cases
 
 

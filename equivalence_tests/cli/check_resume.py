@@ -21,11 +21,11 @@ from optax_bridge.cli.options import ShowsTraceback
 app = typer.Typer(**STYLE)
 _GROUP = "check-resume"  # in JUnit's XML
 
-_ABOUT = f"""Restore an old checkpoint in both programs, the old and the migrated, and take steps.
+_ABOUT = f"""Restore an old checkpoint in the old and the migrated program, and take steps in both.
 
-What both restore is compared leaf by leaf; then both optimizers take steps on the same gradients.
-The model, the data and the random numbers of the two programs are not run: dropout, say, may draw
-other numbers, and give other losses. {SEE_WHICH_COMMAND}
+The two restored states are compared leaf by leaf; then both optimizers take steps on the same
+gradients. The programs' models, data and random numbers are not run: dropout may draw other
+numbers, for example, and the losses then differ. {SEE_WHICH_COMMAND}
 {EXIT_CODES}
 Examples:
 - `optax-bridge check-resume run/checkpoint_100 --program new.py:make --old old.py:make`
@@ -39,25 +39,28 @@ Examples:
 Checkpoint = Annotated[
     Path,
     typer.Argument(
-        metavar="CHECKPOINT", help="A file that the old program wrote, or the folder of them."
+        metavar="CHECKPOINT", help="A checkpoint of the old program, or the folder that holds them."
     ),
 ]
 Program = Annotated[
     str,
     typer.Option(
-        help="The function that makes what the migrated program restores into: `new.py:make_state`."
+        help="The migrated program's function that makes the state to restore into: "
+        "`new.py:make_state`."
     ),
 ]
-Old = Annotated[str | None, typer.Option(help="The same of the old program: `old.py:make_state`.")]
+Old = Annotated[
+    str | None, typer.Option(help="The old program's function for this: `old.py:make_state`.")
+]
 Optimizers = Annotated[
     list[str] | None,
     typer.Option(
-        help='In place of --old: the optimizer that it had, `"Adam(learning_rate=1e-3)"`; if there '
-        'are several, repeat it for each, `"policy=Adam(1e-3)"`.'
+        help='In place of --old: its optimizer, `"Adam(learning_rate=1e-3)"`; with several '
+        'optimizers, repeat the option for each, `"policy=Adam(1e-3)"`.'
     ),
 ]
 Rate = Annotated[
-    float | None, typer.Option(help="The learning rate of each step, where the program passes it.")
+    float | None, typer.Option(help="The learning rate to pass to each step, if the program does.")
 ]
 
 
@@ -70,7 +73,7 @@ def check_resume(
     optimizer: Optimizers = None,
     learning_rate: Rate = None,
     gradients: Gradients = "all",
-    steps: Annotated[int, typer.Option(help="Steps that both sides take.")] = 48,
+    steps: Annotated[int, typer.Option(help="Number of steps to take on each side.")] = 48,
     json: Json = None,
     junit: Junit = None,
     report: ReportFolder = None,

@@ -37,12 +37,12 @@ _SIDE = (
     "of torch.optim; or a constructor call, parsed and never evaluated: `Adam(1e-3)`, "
     "`optax.adamw(1e-3)`."
 )
-_ABOUT = f"""Compare two optimizers by runs and by proof; a difference is explained if it can be.
+_ABOUT = f"""Compare two optimizers by runs and by proof, and explain a difference where possible.
 
-Both take steps side by side on hostile gradients, and are followed symbolically for all inputs.
-Printed are the verdict, the explanation of a difference, the runs, the proof and its assumptions.
-Parameters are of the shapes 128x128, 129x3, 3, 2x3x4 and a scalar unless `--params` names others;
-what a program does at other sizes is not seen.
+Both take steps side by side on hostile gradients; the proof covers all inputs. The output is the
+verdict, the explanation of a difference, the runs, and the proof with its assumptions. Parameters
+have the shapes 128x128, 129x3, 3, 2x3x4 and scalar unless `--params` names others; the runs do not
+show what a program does at other sizes.
 
 {WHICH_COMMAND}
 {EXIT_CODES_ON_PLATFORM}
@@ -69,25 +69,25 @@ def compare(
         typer.Option(
             help="The arguments of each side's function, as in a call: "
             '`"lr=1e-3" "1e-3, nesterov=True"`; `""` for none. Parsed, never evaluated. '
-            "A side without a learning rate gets that of the other.",
+            "A side without a learning rate takes that of the other.",
         ),
     ] = ("", ""),
     params: Annotated[
         str | None,
-        typer.Option(help="`module:params`, or shapes such as `w=4x3,b=3`; chosen unless given."),
+        typer.Option(help="`module:params`, or shapes such as `w=4x3,b=3`; default: those above."),
     ] = None,
     hyper_params: Annotated[
         str | None,
         typer.Option(
-            help="Settings to prove the claim for, whatever their values, with examples: "
+            help="Prove the claim for all values of these settings, given with examples: "
             "`learning_rate=1e-3,decay=0.1`, or `module:numbers`. The sides are then functions of "
             "a mapping with these names."
         ),
     ] = None,
     gradients: Gradients = "all",
-    steps: Annotated[int, typer.Option(help="Steps of the runs.")] = 160,
+    steps: Annotated[int, typer.Option(help="Number of steps in the runs.")] = 160,
     histogram: Annotated[
-        bool, typer.Option("--histogram", help="Count the elements by their distance in ULP.")
+        bool, typer.Option("--histogram", help="Print a histogram of distances in ULP.")
     ] = False,
     platform: Platform = None,
     json: Json = None,
@@ -108,7 +108,7 @@ def compare(
         device = first_device(platform)
         outputs.check()
         if hyper_params is not None and any(args):
-            raise ValueError("--args: with --hyper-params the sides are functions of these alone")
+            raise ValueError("--args: with --hyper-params the sides take those settings alone")
         with old_names(), programs_given(program_arguments(ctx)):
             try:
                 sides = _sides((left, right), args, hyper_params is not None)
@@ -116,16 +116,16 @@ def compare(
                 check_arguments()
             numbers = None if hyper_params is None else _numbers(hyper_params)
             if device is None:
-                print(f"{platform}: not run, there is no such device here")
+                print(f"{platform}: not run, this machine has no such device")
                 raise typer.Exit(NOT_RUN)
             stream = load_object(gradients) if ":" in gradients else gradients
-            with plain_terminal(stderr=True).status("runs, proof and, if they differ, why"):
+            with plain_terminal(stderr=True).status("running, proving and explaining"):
                 evidence = _evidence(sides, numbers, params, stream, steps, device)
             print(evidence)
             if histogram:
                 print(f"distances (ULP): {evidence.runs.agreeing.counts}")
             for name in [str(side) for side in sides if side.is_port]:
-                print(f"{name}: PyTorch is not installed, so this project's port of it ran instead")
+                print(f"{name}: PyTorch is not installed, so this project's port ran instead")
             code = _write(evidence, device, outputs)
     except ValueError as error:
         code = outputs.write_error(f"{left} / {right}", error, _GROUP)

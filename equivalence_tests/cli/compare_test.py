@@ -116,7 +116,7 @@ def test_what_the_proof_alone_shows_is_different(tmp_path: Path, command: Comman
     assert done.code == 1
     verdict, disagreement, runs = done.out.splitlines()[:3]
     assert verdict == "different: by proof" and runs.startswith("runs: identical")
-    assert disagreement.startswith("runs and proof disagree: the input on which the proof")
+    assert disagreement.startswith("runs and proof disagree: the runs did not cover the input")
     assert 'failures="1"' in (tmp_path / "pair.xml").read_text()
 
 
@@ -156,7 +156,7 @@ def test_misuse_is_said(right: str, message: str, command: Command):
         (("--params", "w=ax"), "expected shapes as w=4x3"),
         (("--params", "w=3,w=4"), "each name once"),
         (("--hyper-params", "rate"), "expected name=number"),
-        (("--hyper-params", "rate=1", "--args", "1", "2"), "functions of these alone"),
+        (("--hyper-params", "rate=1", "--args", "1", "2"), "sides take those settings alone"),
         (("--gradients", "wild"), "expected one of normal, hostile, poisoned, all"),
         (("--steps", "0"), "expected at least 1"),
         (("--bound", "3"), "No such option: --bound"),
@@ -195,7 +195,7 @@ def test_hyper_parameters_are_proved_for_all_numbers(command: Command):
 
 def test_a_device_that_is_not_there_is_not_compared_on(command: Command):
     done = command("compare", "my_pair:adam", "my_pair:other", "--platform", "tpu")
-    assert done == (3, "tpu: not run, there is no such device here\n", "")
+    assert done == (3, "tpu: not run, this machine has no such device\n", "")
 
 
 def test_a_rate_that_one_side_needs_is_that_of_the_other(command: Command):
@@ -243,10 +243,10 @@ def test_an_optimizer_of_pytorch_has_one_answer_with_pytorch_and_without(
     sides = ("torch.optim:AdamW", "optax:adamw", "--params", "k=4x3,b=3", "--args")
     done = command("compare", *sides, "lr=1e-3", "1e-3")
     assert (done.code, done.err) == (1, "")
-    assert ("PyTorch is not installed, so this project's port of it" in done.out) is not installed
+    assert ("PyTorch is not installed, so this project's port ran" in done.out) is not installed
     assert (
-        "with optax.adamw(learning_rate=0.001, weight_decay=0.01) it is rounding only: the "
-        "difference comes from weight_decay=0.01 (as weight_decay=0.01 of torch.optim:AdamW)"
+        "with optax.adamw(learning_rate=0.001, weight_decay=0.01) the verdict is rounding only; "
+        "the difference is weight_decay=0.01 (as weight_decay=0.01 of torch.optim:AdamW)"
     ) in done.out
     done = command("compare", *sides, "lr=1e-3, weight_decay=0.01", "1e-3, weight_decay=0.01")
     assert (done.code, done.err) == (0, "")

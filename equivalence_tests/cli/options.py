@@ -14,7 +14,7 @@ _HELD = """
 | 1 | different; a claim did not hold |
 | 2 | misuse: the command could not run |
 """
-_NOT_RUN = "| 3 | not run: the platform of --platform is not there |\n"
+_NOT_RUN = "| 3 | not run: this machine has no such --platform |\n"
 _INTERRUPTED = "| 130 | interrupted |\n"
 EXIT_CODES = _HELD + _INTERRUPTED
 EXIT_CODES_ON_PLATFORM = _HELD + _NOT_RUN + _INTERRUPTED
@@ -22,7 +22,7 @@ EXIT_CODES_ON_PLATFORM = _HELD + _NOT_RUN + _INTERRUPTED
 WHICH_COMMAND = """
 Six commands answer whether something is the same:
 
-| is it the same? | command | seen |
+| is it the same? | command | evidence |
 |---|---|---|
 | the old optimizers and this package, on this machine | `optax-bridge check` | hostile \
 gradients (zero, tiny, huge, infinite, NaN), and the training of real models |
@@ -39,30 +39,28 @@ recorded batches, gradients and steps |
 |---|---|
 | identical | every bit is the same |
 | equal over the reals | proved the same in exact numbers; they may round differently |
-| rounding only | in the runs apart by no more than rounding, which shrinks in float64 |
+| rounding only | the runs differ by rounding alone, and by less in float64 |
 | different | another algorithm: a step of the runs, or an input of the proof, shows it |
-| not decided | the proof neither closed nor found such an input; there are the runs alone |
+| not decided | the proof neither succeeded nor found such an input; only the runs remain |
 """
 # The pointer of the other commands to this table.
 SEE_WHICH_COMMAND = (
-    "Which command answers which question, and the meaning of the verdicts: "
-    "`optax-bridge compare --help`."
+    "`optax-bridge compare --help` says which command answers which question, and explains the "
+    "verdicts."
 )
 
-Json = Annotated[Path | None, typer.Option(help="Write the results to this file as well.")]
-Junit = Annotated[
-    Path | None, typer.Option(help="Write the results as JUnit's XML as well, for CI.")
-]
+Json = Annotated[Path | None, typer.Option(help="Also write the results to this file.")]
+Junit = Annotated[Path | None, typer.Option(help="Also write the results as JUnit XML, for CI.")]
 ReportFolder = Annotated[
     Path | None, typer.Option(help="Write `index.html` into this folder, with every plot.")
 ]
 Platform = Annotated[
-    str | None, typer.Option(help="`cpu`, `gpu` or `tpu`; nothing is run if it is not there.")
+    str | None, typer.Option(help="`cpu`, `gpu` or `tpu`; without such a device nothing runs.")
 ]
 Gradients = Annotated[
     str,
     typer.Option(
-        help="Which gradients: `all`, `normal`, `hostile`, `poisoned`, or your own, "
+        help="The gradients to use: `all`, `normal`, `hostile`, `poisoned`, or your own, "
         "`module:gradients`."
     ),
 ]

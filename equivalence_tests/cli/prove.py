@@ -12,8 +12,8 @@ app = typer.Typer(**STYLE)
 
 _ABOUT = f"""Prove that old and new optimizers are the same, or show an input on which they differ.
 
-Both programs are followed symbolically, so a proof holds for all inputs, under the assumptions that
-it lists; *not decided* says where the proof stopped. {SEE_WHICH_COMMAND}
+Both programs are traced and compared symbolically, so a proof holds for all inputs, under the
+assumptions that it lists; *not decided* says where the proof stopped. {SEE_WHICH_COMMAND}
 {EXIT_CODES}
 Examples:
 - `optax-bridge prove`
@@ -27,8 +27,8 @@ def prove(
     only: Annotated[
         list[str] | None,
         typer.Option(
-            help="An optimizer, a recipe (`exact`; `optax`, public Optax alone) or a dtype, "
-            "e.g. `adam` or `bfloat16`; `torch` for those of PyTorch, `torch.adamw` for one; may "
+            help="An optimizer, a recipe (`exact`; `optax`, public Optax alone) or a dtype, e.g. "
+            "`adam` or `bfloat16`; `torch` for all PyTorch optimizers, `torch.adamw` for one; may "
             "be repeated."
         ),
     ] = None,
@@ -50,7 +50,7 @@ def prove(
     try:
         asked = tasks(only or ())
         if not asked:
-            raise ValueError(f"{', '.join(only or ())}: nothing is all of these")
+            raise ValueError(f"{', '.join(only or ())}: no proof matches all of these")
         Outputs(json).check()
     except ValueError as error:
         text = str(error)

@@ -6,8 +6,8 @@ from importlib import resources
 def recorder() -> None:
     """Print a file that records a training run, for `optax-bridge replay`.
 
-    It needs NumPy alone and Python 3.6 or later, and works beside PyTorch, flax.optim, TensorFlow,
-    Keras, Optax and whatever else has arrays. Copy it beside the training program.
+    The file needs only NumPy and Python 3.6 or later, and works with PyTorch, flax.optim,
+    TensorFlow, Keras, Optax and any other library of arrays. Copy it next to the training program.
 
     Examples:
     - `optax-bridge recorder > recorder.py`

@@ -16,15 +16,14 @@ from optax_bridge.cli.options import ShowsTraceback
 
 app = typer.Typer(**STYLE)
 
-_ABOUT = f"""Replay a recorded training run and say where today's program parts from it.
+_ABOUT = f"""Replay a recorded training run and find where today's program diverges from it.
 
-`optax-bridge recorder` prints the recorder. The stages are asked in the order in which a step
-happens: batches, loss and gradients, rate, optimizer. What parts first is named by stage, step and
-leaf, and settings that explain it are searched for. With a second recording in place of
---optimizer the two are compared.
+`optax-bridge recorder` prints the recorder. Stages are checked in the order of a training step:
+batches, loss and gradients, learning rate, optimizer. The first divergence is reported with its
+stage, step and leaf, and with settings that would explain it. Given a second recording in place of
+--optimizer, the command compares the two.
 {EXIT_CODES}
-A difference that is not decided ends with 1; so does a replay in which a stage that was asked for
-cannot be judged.
+The exit code is also 1 if a difference is not decided, or a requested stage cannot be judged.
 
 Examples:
 - `optax-bridge replay run.rec --optimizer new.py:make_tx`
@@ -49,8 +48,8 @@ def replay(
     optimizer: Annotated[
         str | None,
         typer.Option(
-            help="`module:name` or `file.py:name` of an optimizer or of a function that makes it, "
-            "whose arguments are then tried; or a constructor call, `optax.adamw(1e-3)`."
+            help="`module:name` or `file.py:name` of an optimizer, or of a function that makes it "
+            "and may be tried with other arguments; or a constructor call, `optax.adamw(1e-3)`."
         ),
     ] = None,
     loss: Annotated[
@@ -70,13 +69,13 @@ def replay(
             metavar="FILE.PY:NAME",
         ),
     ] = None,
-    steps: Annotated[int | None, typer.Option(help="Replay the first so many steps.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Replay only this many steps.")] = None,
     pack: Annotated[
-        Path | None, typer.Option(help="Write the recording as one `.npz` and end.")
+        Path | None, typer.Option(help="Write the recording as one `.npz` and exit.")
     ] = None,
     json: Json = None,
     plot: Annotated[
-        Path | None, typer.Option(help="Write a picture as SVG: the distance by step and stage.")
+        Path | None, typer.Option(help="Plot the distance by step and stage as SVG.")
     ] = None,
     shows_traceback: ShowsTraceback = False,
 ) -> None:
@@ -85,7 +84,7 @@ def replay(
     from equivalence_tests.plot import stages_figure
     from equivalence_tests.recordings.format import in_flax, read
     from equivalence_tests.recordings.format import pack as pack_recordings
-    from equivalence_tests.recordings.replay import beside
+    from equivalence_tests.recordings.replay import compare_recordings
     from equivalence_tests.recordings.replay import replay as replay_recording
     from equivalence_tests.recordings.stages import Outcome
     from equivalence_tests.report.outputs import DIFFERENT, MISUSE, SAME, Outputs
@@ -114,19 +113,21 @@ def replay(
             asked = {name: text for name, text in named.items() if text is not None}
             if other is None and not asked:
                 raise ValueError(
-                    f"{recording}: name what it is compared with: --optimizer, --loss, --batches, "
-                    "or another recording"
+                    f"{recording}: give something to compare it with: --optimizer, --loss, "
+                    "--batches, or another recording"
                 )
             if other is None:
                 loads = {"optimizer": named_side, "loss": load_object, "batches": load_object}
                 objects = {name: loads[name](text) for name, text in asked.items()}
                 result = replay_recording(recording, names=names, steps=steps, **objects)
             elif asked:
-                raise ValueError(f"{other}: with a second recording nothing else is compared")
+                raise ValueError(
+                    f"{other}: with a second recording leave out --optimizer, --loss and --batches"
+                )
             else:
                 left, right = read(recording, steps), read(other, steps)
                 left = left if names is None else in_flax(left, read_names(names))
-                result = beside(left, right)
+                result = compare_recordings(left, right)
             check_arguments()
     except ValueError as error:
         raise typer.Exit(outputs.write_error(str(recording), error, "replay")) from None

@@ -48,9 +48,9 @@ TX = ("--optimizer", "new.py:make_tx")
 RUNS: dict[str, tuple[tuple[str, ...], int, str]] = {
     "all stages": ((*TX, "--loss", "new.py:loss", "--batches", "new.py:batches"), 0, "identical"),
     "a call": (("--optimizer", "optax.sgd(0.5)"), 0, "identical\noptimizer: identical\none.rec: "),
-    "another rate": (("--optimizer", "new.py:slow"), 1, "0.5 there, 0.25 here"),
-    "two steps": (("two.rec", "--steps", "2"), 1, "parts first in parameters: different"),
-    "itself": (("one.rec",), 0, "one.rec beside one.rec: identical"),
+    "another rate": (("--optimizer", "new.py:slow"), 1, "recorded 0.5, here 0.25"),
+    "two steps": (("two.rec", "--steps", "2"), 1, "diverges first in parameters: diff"),
+    "itself": (("one.rec",), 0, "one.rec against one.rec: identical"),
 }
 
 
@@ -87,7 +87,7 @@ def test_a_recording_is_packed_and_drafts_names(command: Command):
     assert done.code == 0 and '"w" = "params/w"' in done.out.replace("w =", '"w" =')
     Path("names.toml").write_text('[names]\nw = "params/v"\n')
     done = command("replay", "one.npz", "two.rec", "--names", "names.toml")
-    assert done.code == 2 and "found on one side alone params['v'], params['w']" in done.err
+    assert done.code == 2 and "found on one side only params['v'], params['w']" in done.err
 
 
 def test_the_recorder_is_one_file(command: Command):
@@ -96,10 +96,10 @@ def test_the_recorder_is_one_file(command: Command):
 
 
 MISUSE = {
-    (): "name what it is compared with: --optimizer, --loss, --batches, or another recording",
+    (): "give something to compare it with: --optimizer, --loss, --batches, or another recording",
     (*TX, "--steps", "0"): "--steps is 0; it must be at least 1",
-    ("two.rec", *TX): "two.rec: with a second recording nothing else is compared",
-    ("two.rec", "--loss", "new.py:loss"): "with a second recording nothing else is compared",
+    ("two.rec", *TX): "two.rec: with a second recording leave out --optimizer, --loss and --batch",
+    ("two.rec", "--loss", "new.py:loss"): "with a second recording leave out --optimizer, --loss",
     ("none.rec",): "none.rec: expected a recording: a folder as",
     ("--optimizer", "new.py:none"): "has nothing called 'none'",
     (*TX, "--plot", "no/a.svg"): "no/a.svg: the folder",

@@ -59,7 +59,7 @@ class Judgement:
 
     @property
     def is_of_a_constant(self) -> bool:
-        """True if a difference is as little as a constant makes that one side holds in float32."""
+        """True if a constant that one side holds in float32 would explain the difference."""
         wide = self.wide
         is_other = self.nature is Nature.ALGORITHM
         return is_other and wide is not None and wide.relative <= _OF_A_CONSTANT
@@ -88,7 +88,7 @@ class Judgement:
         if poison is None or (usual is not None and not (is_different and is_small)):
             assert usual is not None
             return f"{self.verdict.value}: {usual.place}"
-        before = "" if usual is None else f"; before it by {usual.ulp:.3g} ULP at most"
+        before = "" if usual is None else f"; before it by at most {usual.ulp:.3g} ULP"
         return f"{self.verdict.value}, but not before {_POISON}: {poison.place}{before}"
 
     @property
@@ -111,7 +111,7 @@ class Judgement:
         remark = f" ({self.about_wide})" if self.about_wide else ""
         if wide is None:
             why = self.about_wide or "there is no float64 run"
-            return f"{nature.value}, judged by its growth alone: {why}"
+            return f"{nature.value}, judged by growth alone: {why}"
         here = self.comparison
         if (
             nature is Nature.ALGORITHM
@@ -119,14 +119,14 @@ class Judgement:
             and self._is_rounding_before_poison(self.few)
         ):
             return (
-                f"{nature.value}, decided in float64, in what they make of {_POISON}; before it at "
-                f"most rounding, {_relative(here, 0.0):.2g} of the scale here, "
-                f"{_relative(wide, 0.0):.2g} there{remark}"
+                f"{nature.value}, decided in float64, in how they handle {_POISON}; before it at "
+                f"most rounding, {_relative(here, 0.0):.2g} of the scale, in float64 "
+                f"{_relative(wide, 0.0):.2g}{remark}"
             )
-        constant = ", as little as a constant that one side holds in float32 makes, or an epsilon"
+        constant = ", as little as an epsilon makes, or a constant that one side holds in float32"
         return (
             f"{nature.value}, decided in float64: {_relative(here, here.relative):.2g} of the "
-            f"scale here, {_relative(wide, wide.relative):.2g} there"
+            f"scale, in float64 {_relative(wide, wide.relative):.2g}"
             f"{constant if self.is_of_a_constant else ''}{remark}"
         )
 

@@ -57,7 +57,7 @@ def test_a_state_that_is_held_otherwise_is_no_other_training(how: str):
     right, said = SAME[how]
     report = check_equivalence(moments(), right, PARAMS)
     assert report.verdict is Verdict.IDENTICAL, report
-    assert "the parameters agree; of the states, " in str(report) and said in str(report)
+    assert "the parameters agree; the states are related: " in str(report) and said in str(report)
     factor = {"negated": -1.0, "scaled": 8.0}.get(how, 1.0)
     assert report.relations["state[1]['mu']['a']"].factor == factor
     assert report.as_dict()["states"]
@@ -74,7 +74,7 @@ def test_a_fault_is_found_whatever_the_state_is_held_as(how: str):
 def test_a_state_in_no_linear_relation_is_named_as_what_alone_differs():
     report = check_equivalence(moments(), moments(root=True), PARAMS, gradients="normal")
     assert report.verdict is Verdict.DIFFERENT
-    assert "only the optimizer states differ: in these steps the parameters are " in str(report)
+    assert "only the optimizer states differ: the parameters are " in str(report)
 
 
 def test_sides_whose_parameters_differ_by_little_do_not_differ_in_their_states_alone():

@@ -41,8 +41,8 @@ class Evidence:
         ran, proved = self.runs.verdict, self.proof.verdict
         if proved == DIFFERENT and ran is not Verdict.DIFFERENT:
             return (
-                "the input on which the proof shows a difference is none of those that ran: it "
-                "lies beyond their steps, gradients or shapes"
+                "the runs did not cover the input on which the proof shows a difference: it lies "
+                "beyond their steps, gradients or shapes"
             )
         if proved == IDENTICAL and ran is Verdict.ROUNDING:
             return (
@@ -51,13 +51,13 @@ class Evidence:
             )
         if proved not in _PROVED or ran is not Verdict.DIFFERENT:
             return ""
-        beyond = "" if self.proof.general else ", of the shapes that it names"
+        shapes = "" if self.proof.general else " for the shapes that it names"
         if proved == REALS:
             return (
-                f"the proof is about exact numbers{beyond}: the runs show rounding beyond the "
+                f"the proof covers exact numbers{shapes}: the runs show rounding beyond the "
                 "bound, an overflow, or a number that is not finite"
             )
-        return f"the proof is about the programs as they are traced{beyond}; the runs show more"
+        return f"the proof covers the traced programs{shapes}; the runs show more"
 
     @property
     def headline(self) -> str:
@@ -79,11 +79,11 @@ class Evidence:
         scope = self.proof.scope
         dtypes = " and ".join(dict.fromkeys(scope.leaves.values()))
         shapes = {ANY: "", ANY_SIZE: f" of {ANY_SIZE}"}.get(
-            scope.coverage, " of the shapes given and of no others"
+            scope.coverage, " of these shapes alone"
         )
         return (
-            f", and proved {self.proof.verdict} for all inputs in {dtypes}{shapes}, with the "
-            "leaves and under the assumptions that the proof names"
+            f", and proved {self.proof.verdict} for all inputs in {dtypes}{shapes}, for the leaves "
+            "and under the assumptions that the proof lists"
         )
 
     def about_proof(self) -> str:
@@ -115,7 +115,7 @@ def prove_sides(*sides: SideLike, **options: Any) -> tuple[Proof | None, str]:
     if options.get("hyper_params") is None:
         for side in sides:
             if isinstance(side, Side) and not side.compiled:  # of another framework
-                return None, f"{side.name} runs outside of JAX, where nothing is traced"
+                return None, f"{side.name} runs outside JAX, which cannot trace it"
     try:
         return prove_equivalence(*sides, **options), ""
     except ProofError as error:

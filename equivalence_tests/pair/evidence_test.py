@@ -45,13 +45,13 @@ THE_WEAKER_OF_BOTH_COUNTS = [
     ("identical", "rounding only", "rounding only", "proved equal over the reals for all"),
     (
         *("rounding only", "rounding only", "rounding only"),
-        "float32, with the leaves and under the assumptions that the proof names",
+        "float32, for the leaves and under the assumptions that the proof lists",
     ),
     (
         "rounding only",
         "identical",
         "rounding only",
-        "proved identical for all inputs in float32, with the leaves and under the assumptions",
+        "proved identical for all inputs in float32, for the leaves and under the assumptions",
     ),
     ("identical", "different", "different", "different: by proof"),
     ("different", "identical", "different", "different: in the runs"),
@@ -81,7 +81,7 @@ def test_the_weaker_of_both_counts(subtests: pytest.Subtests):
 def test_what_does_not_run_in_jax_is_not_proved():
     outside = Side("AdamW", lambda p: p, lambda s, g: s, lambda s: {"params": s}, compiled=False)
     made, why = prove_sides(outside, optax.sgd(0.1), params=PARAMS)
-    assert made is None and "AdamW runs outside of JAX" in why
+    assert made is None and "AdamW runs outside JAX" in why
 
 
 def test_the_explanation_stands_below_the_verdict():

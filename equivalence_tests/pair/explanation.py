@@ -45,7 +45,7 @@ class Explanation:
 
     def __str__(self) -> str:
         changes = "; ".join(f"{name} ({why})" for name, why in self.settings.items())
-        return f"with {self.side} it is {self.verdict}: the difference comes from {changes}"
+        return f"with {self.side} the verdict is {self.verdict}; the difference is {changes}"
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ def _with_early_eps(tx: optax.GradientTransformation) -> optax.GradientTransform
 def _call_text(side: Settings, changes: Sequence[_Change]) -> str:
     text = side.call(_kwargs(changes))
     if any(change.early_eps for change in changes):
-        text += ", its eps added before the bias correction,"
+        text += ", with eps added before the bias correction,"
     decays = [f"optax.add_decayed_weights({decay!r})" for decay in _coupled_decays(changes)]
     if not decays or (isinstance(side, ObjectSide) and _kwargs(changes)):  # which is no expression
         return f"{text}, and {' and '.join(decays)} before it," if decays else text
@@ -216,7 +216,7 @@ def _changes(fixed: Settings, varied: Settings) -> Iterator[_Change]:
     yield from _from_numbers(fixed, settings)
     for name in takes:
         if isinstance(settings.get(name), bool):
-            yield _Change("the other way round", {name: not settings[name]})
+            yield _Change("the opposite", {name: not settings[name]})
     eps = next((name for name in ("eps", "epsilon") if name in settings), None)
     if "eps_root" in takes and eps is not None:
         yield _Change("inside the root", {"eps_root": settings[eps], eps: 0.0})
@@ -243,7 +243,7 @@ def _from_numbers(fixed: Settings, settings: Mapping[str, object]) -> Iterator[_
     differing.sort(key=lambda name: (_root(name) not in WEIGHT_DECAYS, numbers[name] == 0.0))
     for name, value in itertools.islice(itertools.product(differing, new), _MOST_UNNAMED):
         signed = -value if numbers[name] < 0 else value
-        yield _Change(f"the number {value!r} stands in {fixed.name}", {name: signed})
+        yield _Change(f"{fixed.name} has the number {value!r}", {name: signed})
 
 
 def _decays(

@@ -102,10 +102,10 @@ class Report:
     @property
     def compared(self) -> str:
         """The trees that were compared, and the conditions."""
-        what = "parameters and state" if self.state_compared else "parameters (states not alike)"
+        state = " and state" if self.state_compared else " (the states are not alike)"
         count = self.comparison.leaves
         leaves = "1 leaf" if count == 1 else f"{count} leaves"
-        return f"{what}, {leaves}, at every step; {self.pinned}"
+        return f"parameters{state}, {leaves}, at every step; {self.pinned}"
 
     @property
     def about_shapes(self) -> str:
@@ -116,10 +116,10 @@ class Report:
     def about_rest(self) -> str:
         """The parameters that no step moves, in words."""
         if self.nothing_moves:
-            return "all parameters, so nothing is compared: give some that the two move"
+            return "all parameters, so nothing is compared: pass some that both sides move"
         named = textwrap.shorten(", ".join(self.at_rest), 200, placeholder=" ...")
         number = f"{len(self.at_rest)} of {len(self.signature)}"
-        return f"{number} parameters, of which nothing is known: {named}"
+        return f"{number} parameters, about which the runs say nothing: {named}"
 
     @property
     def nothing_moves(self) -> bool:
@@ -129,7 +129,7 @@ class Report:
 
     @property
     def _loop(self) -> str:
-        return "each its own gradients" if self.closed_loop else "the same gradients"
+        return "each with its own gradients" if self.closed_loop else "the same gradients"
 
     @property
     def agreeing(self) -> Comparison:
@@ -138,11 +138,11 @@ class Report:
 
     @property
     def about_states(self) -> str:
-        """The relation of the states, or that they alone differ; "" where neither is so."""
+        """The relation of the states, or that only they differ; "" if neither holds."""
         differ = self.verdict is Verdict.DIFFERENT
         if self.relations:
             agree = "" if differ else "the parameters agree; "
-            return f"{agree}of the states, {relations_text(self.relations)}"
+            return f"{agree}the states are related: {relations_text(self.relations)}"
         alone = self.parameters
         if not (differ and self.state_compared) or alone is None:
             return ""
@@ -154,8 +154,8 @@ class Report:
             return ""
         distance = "identical" if alone.identical else f"within {alone.ulp:.3g} ULP"
         return (
-            f"only the optimizer states differ: in these steps the parameters are {distance}, in "
-            "later ones they may differ"
+            f"only the optimizer states differ: the parameters are {distance} in these steps, and "
+            "may differ in later ones"
         )
 
     @property
@@ -176,11 +176,13 @@ class Report:
         if self.tried:
             lines.append(f"  gradients: {self.tried}")
         if self.started:
-            lines.append(f"  started as well from: {self.started}")
+            lines.append(f"  also started from: {self.started}")
         if self.at_rest:
             lines.append(f"  at rest on both sides: {self.about_rest}")
         if self.finite is not None:
-            lines.append(f"  NaN or infinity from step {self.finite + 1} on, which hides the rest")
+            lines.append(
+                f"  NaN or infinity from step {self.finite + 1} on, which hides later differences"
+            )
         if about := self.about_states:
             lines.append(f"  {about}")
         if comparison.first is not None:

@@ -174,9 +174,7 @@ class Proof:
         if proved:
             lines.append(f"  {self.scope}")
             if self.scope.looks:
-                lines.append(
-                    f"  shapes are looked at in {', '.join(self.scope.looks[:_MOST_LOOKS])}"
-                )
+                lines.append(f"  shapes are read in {', '.join(self.scope.looks[:_MOST_LOOKS])}")
         for case in self.cases:
             if len(self.cases) > 1:
                 numbers = [f"{name} = {value:g}" for name, value in case.fixed.items()]
@@ -186,7 +184,7 @@ class Proof:
             lines += ["assumptions:", *(f"- {text}" for text in assumed[:_MOST_SHOWN])]
             if len(assumed) > _MOST_SHOWN:
                 more = len(assumed) - _MOST_SHOWN
-                lines.append(f"- and {more} more of this kind; `assumptions` has all")
+                lines.append(f"- and {more} more of this kind; see `assumptions`")
         if self.counterexample is not None:
             lines.append(str(self.counterexample))
         elif self.verdict == UNDECIDED:

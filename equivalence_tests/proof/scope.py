@@ -74,7 +74,7 @@ class Scope:
         if self.coverage == ANY_SIZE:
             return f"for arrays of 0 to {MOST_AXES} axes of any length"
         shapes = ", ".join(f"{_short(path)} {list(s)}" for path, s in self.shapes.items())
-        return f"for these shapes alone: {shapes}"
+        return f"only for these shapes: {shapes}"
 
     def _tree(self) -> str:
         by_dtype: dict[str, list[str]] = {}

@@ -1,6 +1,6 @@
-"""Records a training run, for `optax-bridge replay` to find where another one parts from it.
+"""Records a training run, for `optax-bridge replay` to find where another run diverges from it.
 
-This file needs NumPy alone, and Python 3.6 or later: copy it beside the training program.
+This file needs only NumPy and Python 3.6 or later: copy it next to the training program.
 
     rec = Recorder("run.rec", steps=50)
     rec.torch(model, optimizer)  # PyTorch 2: every optimizer.step() is recorded
@@ -28,7 +28,7 @@ INDEX, STEP = "index.json", "step-%08d.npz"
 TREES = ("params", "half_params", "model_state", "batch", "rng", "raw_grads", "grads")
 TREES += ("state", "new_params", "new_state")
 _NO_TREES = ("learning_rate", "loss", "micro_batches", "skipped")
-# Leaves that are recorded as they are: missing gradients, texts, empty containers, numbers.
+# Leaves that are recorded unchanged: missing gradients, texts, empty containers, numbers.
 _AS_IT_IS = dict.fromkeys(("grads", "raw_grads"), (type(None),))
 _AS_IT_IS.update(dict.fromkeys(("batch", "rng", "model_state"), (type(None), str, dict)))
 _AS_IT_IS.update(dict.fromkeys(("state", "new_state"), (type(None), str, dict, bool, int, float)))
@@ -38,14 +38,14 @@ _FRAMEWORKS = ("jax", "jaxlib", "flax", "optax", "torch", "tensorflow", "keras",
 class Recorder:
     """Writes the first steps of a training run into a folder.
 
-    `steps` is the number of steps that are recorded; what comes after them is ignored. `first` is
-    the number of the first step where training goes on from a checkpoint, and `settings` a dict
-    of the optimizer's settings, for the explanation of a difference.
+    `steps` is the number of steps to record; later ones are ignored. `first` is the number of the
+    first step if training resumes from a checkpoint, and `settings` a dict of the optimizer's
+    settings, which help to explain a difference.
     """
 
     def __init__(self, path, steps=50, first=0, settings=None):
         if os.path.exists(path):
-            raise ValueError("%s: there is something already; name another folder" % path)
+            raise ValueError("%s already exists; name another folder" % path)
         self.path, self.steps, self.first = str(path), int(steps), int(first)
         self.count = 0
         self._settings = dict(settings or {})
@@ -68,20 +68,20 @@ class Recorder:
         """Records one step of the optimizer.
 
         Trees are nested dicts, lists, tuples and dataclasses of arrays, or name -> array: `params`
-        before the step and `new_params` after it, in half precision with masters the masters;
-        `grads` that reach the optimizer, None where one is missing. Besides these, by name:
+        before the step and `new_params` after it (the master weights, in mixed precision), and the
+        `grads` that reach the optimizer, None where one is missing. Other fields, by name:
 
-        - `half_params`, that the model computes with beside masters; `raw_grads`, before clipping;
+        - `half_params`, the copies that the model computes with; `raw_grads`, before clipping;
           `state`, the optimizer's before the first recorded step, and `new_state`;
-        - `model_state`, such as running statistics, `rng`, and `batch`, or `digest(batch)`;
-        - `learning_rate`, a number, or group -> number; `loss`; `micro_batches`, how many are
-          accumulated; `skipped`, True for a step that a loss scale did not take.
+        - `model_state`, such as running statistics; `rng`; `batch`, or `digest(batch)`;
+        - `learning_rate`, a number, or group -> number; `loss`; `micro_batches`, the number
+          accumulated; `skipped`, True for a step that the loss scale skipped.
         """
         fields.update(dict(params=params, grads=grads, new_params=new_params), **self._noted)
         self._noted.clear()
         for name in fields:
             if name not in TREES + _NO_TREES:
-                raise ValueError("step(): %s: no such field; help(Recorder.step) has them" % name)
+                raise ValueError("step(): no field %s; help(Recorder.step) lists them" % name)
         if self.is_full or not self._is_writer:
             return
         skipped, loss = bool(fields.get("skipped")), fields.get("loss")
@@ -143,8 +143,8 @@ class Recorder:
     def torch(self, model, optimizer, scheduler=None):
         """Records every `optimizer.step()` from now on (PyTorch 2).
 
-        The state of the optimizer is taken where it has taken steps. With a gradient scaler, the
-        steps that it skips are not seen. Loss, batch and gradients before clipping: see `note`.
+        The optimizer's state is recorded if it has taken steps before. Steps that a gradient scaler
+        skips are not seen. For loss, batch and gradients before clipping see `note`.
         """
         if not hasattr(optimizer, "register_step_pre_hook"):
             raise ValueError("torch(): expected PyTorch 2, which has hooks; call step()")
@@ -224,7 +224,7 @@ class Recorder:
 
 
 def digest(batch):
-    """Returns the text that stands for a batch that is too large, or private, to be recorded."""
+    """Returns a digest to record in place of a batch that is too large, or private."""
     if isinstance(batch, str):
         return batch
     texts, rows = (sorted(x, key=lambda row: _json(row[0])) for x in _leaves(batch, "batch"))
@@ -239,7 +239,7 @@ def _seal(rows, texts=()):
 
 
 def _leaves(value, tree):
-    """The leaves of a tree that are recorded as they are, and path, array and dtype of others."""
+    """The leaves of a tree that are recorded unchanged, and path, array and dtype of others."""
     scalars, rows = [], []
     for path, leaf in () if value is None else leaves_of(value):
         if isinstance(leaf, _AS_IT_IS.get(tree, ())):

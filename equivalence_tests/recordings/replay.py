@@ -38,11 +38,11 @@ from optax_bridge.torch.checkpoints.names import read_names
 
 _NAME = "optimizer"
 # The stages in their order, and the argument that each needs.
-_ASKED = {"batches": "batches", stages.LOSS: "loss", "rate": "optimizer", _NAME: "optimizer"}
+_NEEDS = {"batches": "batches", stages.LOSS: "loss", "rate": "optimizer", _NAME: "optimizer"}
 _NONE = "one recording has none"
-# In ULP: what a run may round where float64 shows no more, free or in lockstep (with the recorded
-# parameters at each step). Beyond that, four times our own rounding is rounding too, as far as the
-# bound of `OPEN_ULP` goes; different is what exceeds both, and what lies between is not decided.
+# In ULP: the rounding of a run where float64 shows no more, free or in lockstep (with the recorded
+# parameters at each step). Beyond that, four times the replay's own rounding counts as rounding, up
+# to `OPEN_ULP`; a distance above both is different, one in between is not decided.
 _LOCKSTEP, _FREE, _OWN = 4.0, 16.0, 4.0
 
 
@@ -51,9 +51,9 @@ class Replay:
     """The stages of a replay in their order, and the explanation where they diverge.
 
     Attributes:
-      stages: each with its `name`, `outcome`, `text`, and the first `step` and `leaf` that part.
+      stages: each with its `name`, `outcome`, `text`, and the first diverging `step` and `leaf`.
       remarks: parts of the recording that were not judged, and why.
-      explanation: the settings with which the program no longer parts; empty if none is known.
+      explanation: settings with which the program follows the recording; empty if none is known.
     """
 
     title: str
@@ -63,12 +63,12 @@ class Replay:
 
     @property
     def first(self) -> Stage | None:
-        """The first stage that parts."""
+        """The first stage that diverges."""
         return next((stage for stage in self.stages if stage.parts), None)
 
     @property
     def outcome(self) -> Outcome:
-        """That of the first that parts, else the least; not judged if one asked for is not."""
+        """That of the first divergence, else the weakest; not judged if a requested one is not."""
         if self.first is not None:
             return self.first.outcome
         counted = [s.outcome for s in self.stages if s.asked or s.outcome is not Outcome.NOT_JUDGED]
@@ -77,10 +77,10 @@ class Replay:
 
     @property
     def headline(self) -> str:
-        """The first parting in a line."""
+        """The first divergence in a line."""
         if self.first is None:
             return f"{self.title}: {self.outcome.value}"
-        return f"{self.title} parts first in {self.first}"
+        return f"{self.title} diverges first in {self.first}"
 
     def __str__(self) -> str:
         lines = [*map(str, self.stages), *self.remarks, self.headline, self.explanation]
@@ -114,37 +114,37 @@ def replay(
 
     Args:
       recording: a folder or a packed file that the recorder of `optax-bridge recorder` wrote.
-      optimizer: what `check_equivalence` takes as a side, or a function that makes it; the
-        function's arguments are tried where the two part.
+      optimizer: a side as `check_equivalence` takes it, or a function that makes one, whose
+        arguments are varied to explain a divergence.
       loss: `loss(params, batch, model_state, rng)`, or a function of the first two or three of
         these, that returns the loss, or the loss and the model's new state.
       batches: an iterable of the program's batches in their order.
-      names: a names file, or what it says as nested dicts, where PyTorch's tensors have other
-        names or shapes here.
-      steps: how many of the recorded steps are replayed; all unless given.
+      names: a names file, or its content as nested dicts, if PyTorch's tensors have other names
+        or shapes here.
+      steps: the number of steps to replay; by default all recorded ones.
 
     Returns:
       The stages in their order: batches, loss and gradients, rate, optimizer.
 
     Raises:
       RecordingError: the recording cannot be read, or is of another model.
-      EquivalenceError: `optimizer` is none.
+      EquivalenceError: `optimizer` is not an optimizer.
     """
     source = recording if isinstance(recording, Recording) else files.read(recording, steps=steps)
     source = source.until(steps)
     if "params" not in source.steps[0].trees:
-        found = "found those after it. `check --against` reads what `check --record` wrote"
-        raise RecordingError(f"{source.place}: expected the parameters before each step, {found}")
+        after = "found those after it. `check --against` reads what `check --record` wrote"
+        raise RecordingError(f"{source.place}: expected the parameters before each step, {after}")
     file = None if names is None else read_names(names)
-    here, remarks = _judgeable(source if file is None else files.in_flax(source, file))
-    judged = [not_judged(name, f"no {of} given, see --{of}") for name, of in _ASKED.items()]
+    judgeable, remarks = _judgeable(source if file is None else files.in_flax(source, file))
+    judged = [not_judged(name, f"no {of} given, see --{of}") for name, of in _NEEDS.items()]
     if batches is not None:
-        judged[0] = stages.judge_batches(here, batches)
+        judged[0] = stages.judge_batches(judgeable, batches)
     if loss is not None:
-        judged[1] = stages.judge_loss(here, loss)
+        judged[1] = stages.judge_loss(judgeable, loss)
     if optimizer is None:
         return Replay(source.place, judged, remarks)
-    if not (finite := sum("new_params" in step.trees for step in here.steps)):
+    if not (finite := sum("new_params" in step.trees for step in judgeable.steps)):
         judged[2:] = [not_judged(s.name, "no new parameters", asked=True) for s in judged[2:]]
         return Replay(source.place, judged, remarks)
     settings: Settings = optimizer
@@ -152,7 +152,7 @@ def replay(
         name = getattr(optimizer, "__qualname__", "optimizer")
         settings = (NamedSide if callable(optimizer) else ObjectSide)(name, optimizer)
     state = functools.partial(files.recorded_state, source, file)
-    stepper = Stepper(settings.build(), here.until(finite), state)
+    stepper = Stepper(settings.build(), judgeable.until(finite), state)
     rates: list[dict[str, float]] | str = ""
     try:
         rates = _rates_of(stepper)
@@ -177,7 +177,7 @@ def assert_replays(recording: Recording | Path | str, **how: Any) -> Replay:
     return result
 
 
-def beside(recording: Recording, other: Recording) -> Replay:
+def compare_recordings(recording: Recording, other: Recording) -> Replay:
     """Compares two recordings of one training run: the first step and stage that diverge."""
     steps = min(len(recording.steps), len(other.steps))
     if recording.first != other.first:
@@ -188,26 +188,26 @@ def beside(recording: Recording, other: Recording) -> Replay:
     both_have = not any(batch is None for batch in batches)
     judged = [  # in the order in which a step happens
         stages.judge_batches(both[0], batches) if both_have else not_judged("batches", _NONE),
-        _beside_tree(both, "params", "parameters"),
-        _beside_tree(both, "model_state", "model state"),
-        _beside_tree(both, "raw_grads", "gradients before clipping"),
-        _beside_tree(both, "grads", "gradients"),
+        _compare_trees(both, "params", "parameters"),
+        _compare_trees(both, "model_state", "model state"),
+        _compare_trees(both, "raw_grads", "gradients before clipping"),
+        _compare_trees(both, "grads", "gradients"),
         stages.judge_rates(both[0], rates if all(rates) else "one recording has no rates"),
-        _beside_tree(both, "new_params", "new parameters"),
+        _compare_trees(both, "new_params", "new parameters"),
     ]
     judged = sorted(judged, key=lambda s: s.step if s.parts and s.step is not None else -1)
     remarks = [side.remark for side in (recording, other) if side.remark]
     if len(recording.steps) != len(other.steps):
-        remarks.append(f"the first {steps} steps are compared, those that both have")
-    return Replay(f"{other.place} beside {recording.place}", judged, remarks)
+        remarks.append(f"compared: the {steps} steps that both have")
+    return Replay(f"{other.place} against {recording.place}", judged, remarks)
 
 
-def _beside_tree(both: Sequence[Recording], tree: str, title: str) -> Stage:
+def _compare_trees(both: Sequence[Recording], tree: str, title: str) -> Stage:
     sides = [side.stacks(tree, tree) for side in both]
     if not all(sides):
         return not_judged(title, _NONE)
     if differing := sorted(sides[0].keys() ^ sides[1].keys()):
-        found = f"found on one side alone {listing(differing)}. Other names: --names"
+        found = f"found on one side only {listing(differing)}. Map other names with --names"
         raise RecordingError(f"{both[1].place}: expected the leaves of {both[0].place}, {found}")
     return stages.stage_between(title, sides, both[0].steps, stages.CLOSED_ULP)
 
@@ -218,7 +218,7 @@ def _judgeable(recording: Recording) -> tuple[Recording, list[str]]:
     paths = recording.steps[0].trees["params"].keys()
     for number, step in enumerate(recording.steps):
         differing = sorted(step.trees["params"].keys() ^ paths, key=str)
-        faults = [f"{path_text(path)} comes or goes at" for path in differing]
+        faults = [f"{path_text(path)} appears or disappears at" for path in differing]
         faults += [
             f"{path_text(path, tree)} is not finite from"
             for tree in (() if step.skipped else ("grads", "new_params"))
@@ -259,10 +259,10 @@ class Stepper:
                 news = [files.flat_like(new) for new in self._steps(lockstep, wide)]
         except NotJudgedError:
             raise
-        except Exception as error:  # whatever the user's optimizer raises
+        except Exception as error:  # any error of the user's optimizer
             raise RecordingError(
                 f"{self.recording.place}: the optimizer {error_text(error)} with the recorded "
-                f"parameters {list(files.named_leaves(old))[:3]}... Other names: --names"
+                f"parameters {list(files.named_leaves(old))[:3]}... Map other names with --names"
             ) from error
         runs, named = files.stacks_of(news), files.named_leaves(old)
         return {name: runs[name].astype(leaf.dtype) for name, leaf in named.items()}
@@ -285,15 +285,15 @@ class Stepper:
     def _start(self, wide: bool) -> Any:
         first = self.recording.steps[0]
         if self.takes_rates and any(len(step.rates) != 1 for step in self.recording.steps):
-            raise NotJudgedError("the optimizer takes its rate per call, and no one is recorded")
+            raise NotJudgedError("the optimizer needs one rate per call, and the recording has not")
         try:
             state = self.state and self.state()
             if state is not None:
-                with float64(first.is_double):  # as it was recorded
+                with float64(first.is_double):  # in the recorded dtype
                     carry = self._with_state(self.side.init(_jax(first.trees["params"])), state)
                 return jax.tree.map(jnp.asarray, in_float64(carry) if wide else carry)
         except (CheckpointError, LookupError, TypeError, ValueError) as error:
-            raise NotJudgedError(f"the recorded state cannot be brought over: {error}") from None
+            raise NotJudgedError(f"the recorded state cannot be converted: {error}") from None
         if first.number:
             why = f"the recording begins at step {first.number} without the optimizer's state"
             raise NotJudgedError(why)
@@ -305,7 +305,7 @@ class Stepper:
         if isinstance(self.value, legacy_optim.OptimizerDef):
             return from_state_dict(carry, tree)
         if self.side.name != "GradientTransformation":
-            raise ValueError(f"{self.side.name} is no transformation of Optax")
+            raise ValueError(f"{self.side.name} is not an Optax transformation")
         template = TrainState.create(apply_fn=None, params=carry[1], tx=self.value)
         restored = from_state_dict(template, tree)
         return restored.step, carry[1], restored.opt_state
@@ -327,11 +327,12 @@ def _rates_of(stepper: Stepper) -> list[dict[str, float]] | str:
     """The optimizer's rate at each step by the recorded groups, or why it is not known."""
     recorded = stepper.recording.steps
     if stepper.takes_rates:
-        return "the recorded rates are given per call"
+        return "the recorded rates are passed per call"
     names = (*RATES, "step_size_fn")
-    found = [it for _, it in search_members(stepper.value, lambda name, it: name in names, set())]
-    numbers = {abs(member) for member in found if type(member) in (int, float)}
-    rates = numbers | set(filter(callable, found))
+    members = search_members(stepper.value, lambda name, it: name in names, set())
+    candidates = [value for _, value in members]
+    rates = {abs(value) for value in candidates if type(value) in (int, float)}
+    rates |= set(filter(callable, candidates))
     if len(rates) == 1 and all(len({*step.rates.values()}) == 1 for step in recorded):
         rate = rates.pop()
         schedule: Any = rate if callable(rate) else lambda count: rate
@@ -340,13 +341,13 @@ def _rates_of(stepper: Stepper) -> list[dict[str, float]] | str:
         values = (abs(float(schedule(count))) for count in counts)
         pairs = zip(recorded, values, strict=False)
         return [dict.fromkeys(step.rates, value) for step, value in pairs]
-    return _measured(stepper)
+    return _measure_rates(stepper)
 
 
-def _measured(stepper: Stepper) -> list[dict[str, float]] | str:
-    """The rates by how far each group's updates go beside the recorded ones."""
+def _measure_rates(stepper: Stepper) -> list[dict[str, float]] | str:
+    """Returns the rates from the ratio of each group's updates to the recorded ones."""
     if not stepper.can_set:
-        return "the optimizer does not tell its rate"
+        return "the optimizer does not expose its rate"
     run, rates = stepper.run(lockstep=True), []
     members = {g["name"]: g["params"] for g in stepper.recording.index.get("groups", [])}
     for number, step in enumerate(stepper.recording.steps):
@@ -354,27 +355,27 @@ def _measured(stepper: Stepper) -> list[dict[str, float]] | str:
         rates.append({})
         for group, rate in step.rates.items():
             names = list(map(path_text, members.get(group, step.trees["params"])))
-            old, there, here = (stages.vector([side[name] for name in names]) for side in updates)
-            largest, moved = (np.abs(side).max(initial=0) for side in (old, there))
+            old, *pair = (stages.vector([side[name] for name in names]) for side in updates)
+            largest, moved = (np.abs(side).max(initial=0) for side in (old, pair[0]))
             tolerance = 1e-4 + 2.0**-20 * largest / max(moved, 1e-30)
-            factor = fitted_factor(there, here, tolerance)
+            factor = fitted_factor(*pair, tolerance)
             if factor is None:
-                return "the optimizer does not tell its rate, and its updates are no multiple"
+                return "the optimizer exposes no rate, and its updates have no common factor"
             rates[-1][group] = rate if abs(factor - 1) <= tolerance else rate * factor
     return rates
 
 
 def _updates(step: Step, run: Leaves, number: int) -> tuple[Leaves, Leaves, Leaves]:
-    """The parameters before a step, the recorded updates and those here, in float64."""
+    """The parameters before a step, the recorded updates and the replayed ones, in float64."""
     old, new = (files.named_leaves(step.trees[tree]) for tree in ("params", "new_params"))
     old = {name: leaf.astype(np.float64) for name, leaf in old.items()}
-    there = {name: new[name].astype(np.float64) - leaf for name, leaf in old.items()}
-    here = {name: run[name][number].astype(np.float64) - leaf for name, leaf in old.items()}
-    return old, there, here
+    recorded = {name: new[name].astype(np.float64) - leaf for name, leaf in old.items()}
+    replayed = {name: run[name][number].astype(np.float64) - leaf for name, leaf in old.items()}
+    return old, recorded, replayed
 
 
 def _judge(stepper: Stepper) -> Stage:
-    """Whether the optimizer makes the recorded parameters of the recorded gradients."""
+    """Judges whether the recorded gradients lead to the recorded parameters."""
     steps = stepper.recording.steps
     recorded = stepper.recording.stacks("new_params")
     kinds = [False, True] if stepper.can_set else [False]
@@ -399,33 +400,34 @@ def _judge(stepper: Stepper) -> Stage:
         is_same = all(comparison.identical for comparison in comparisons.values())
         outcome = Outcome.IDENTICAL if is_same else Outcome.ROUNDING
 
-    def cause(number: int, leaf: LeafDistance, parted: set[str]) -> str:
-        text = f"{stages.by_scale(number, leaf, parted)} ({leaf.ulp_by_step[number]:.3g} ULP)"
+    def cause(number: int, leaf: LeafDistance, diverged: set[str]) -> str:
+        text = f"{stages.by_scale(number, leaf, diverged)} ({leaf.ulp_by_step[number]:.3g} ULP)"
         text += f"; after {len(steps)} steps {relative_text(free.relative)}. "
         if rounding[at] >= comparisons[at].ulp:
-            return f"{text}In float64 the optimizer here is as far from itself: in half precision?"
+            return f"{text}The optimizer is as far from its own float64 run: half precision?"
         updates = _updates(steps[number], runs[at], number)
-        return (text + _cause(steps[number], updates, parted, leaf.path)).removesuffix(". ")
+        return (text + _cause(steps[number], updates, diverged, leaf.path)).removesuffix(". ")
 
     stage = stages.stage_of(_NAME, comparisons[at], steps, bounds[at], cause, outcome)
     return replace(stage, distance=stages.distance_by_step(free))
 
 
-def _cause(step: Step, updates: Sequence[Leaves], parted: set[str], leaf: str) -> str:
+def _cause(step: Step, updates: Sequence[Leaves], diverged: set[str], leaf: str) -> str:
     """Returns the likely cause of the first diverging step, in words; empty if unknown."""
-    there, here = updates[1:]
+    recorded, replayed = updates[1:]
     if files.named_leaves(step.trees.get("grads", {})).get(leaf, 0) is None:
-        return f"{leaf} has no gradient there (None) and is left alone; here its gradient is zero"
-    if there[leaf].any() != here[leaf].any():
-        return f"{leaf} does not move {'there' if here[leaf].any() else 'here'}: is it frozen?"
-    factor, alike = stages.common_factor(there, here, parted, 1e-3)
-    return f"Every update{alike} here is {factor:.6g} times the recorded one" if factor else ""
+        return f"{leaf} has no gradient in the recording (None); here its gradient is zero"
+    if recorded[leaf].any() != replayed[leaf].any():
+        where = "in the recording" if replayed[leaf].any() else "here"
+        return f"{leaf} does not move {where}: is it frozen?"
+    factor, of_names = stages.common_factor(recorded, replayed, diverged, 1e-3)
+    return f"Every update{of_names} here is {factor:.6g} times the recorded one" if factor else ""
 
 
 def _explain(stepper: Stepper, settings: Settings) -> str:
     """Returns settings with which the program follows the recording, in words."""
-    there = stepper.recording.index.get("settings", {})
-    recorded: Any = SimpleNamespace(parameters=there, name="the recording", build=lambda: None)
+    values = stepper.recording.index.get("settings", {})
+    recorded: Any = SimpleNamespace(parameters=values, name="the recording", build=lambda: None)
 
     def outcome(side: Any, is_short: bool) -> Outcome:
         recording = stepper.recording.until(FEW if is_short else None)

@@ -15,7 +15,7 @@ import legacy_optim
 from equivalence_tests import RecordingError, assert_replays, replay
 from equivalence_tests.recordings.format import Step, read
 from equivalence_tests.recordings.recorder import Recorder, digest
-from equivalence_tests.recordings.replay import Replay, beside
+from equivalence_tests.recordings.replay import Replay, compare_recordings
 from equivalence_tests.recordings.stages import LOSS, Outcome, Stage, stage_between
 
 STEPS = 12
@@ -123,7 +123,7 @@ LOSSES = {
     "a transposed kernel": ({"transposed": True}, "['dense']['kernel'] transposed they agree"),
     "dropout left on": ({"dropout": True}, "dropout"),
     "the momentum of the statistics": ({"momentum": 0.99}, "0.1 times as far here: momentum?"),
-    "the variance of the statistics": ({"ddof": 0}, "other running statistics"),
+    "the variance of the statistics": ({"ddof": 0}, "but not the running statistics"),
     "a cast": ({"half": True}, "from step 0"),
     "label smoothing": ({"smoothing": 0.2}, "from step 0"),
     "tied weights untied": ({"untied": True}, "untied here?"),
@@ -135,7 +135,7 @@ OWN = batches()
 BATCHES = {
     "another normalisation": [(2 * x - 1, y) for x, y in OWN],
     "the same batches in another order": OWN[::-1],
-    "the same set in another order": [(x[::-1], y[::-1]) for x, y in OWN],
+    "the same examples in another order": [(x[::-1], y[::-1]) for x, y in OWN],
     "other data": batches(seed=7),
     "from step 3, batch[0]: other data": OWN[:3] + batches(seed=7)[3:4] + OWN[4:],
 }
@@ -174,7 +174,7 @@ def test_a_replay_is_its_first_parting_or_its_least_stage(outcomes: str, whole: 
     stages = [Stage(o, Outcome[o.upper()], asked=o.isupper()) for o in outcomes.split()]
     result = Replay("it", stages)
     assert result.outcome is Outcome[whole]
-    first = f"it parts first in {whole}:" if result.first else f"it: {result.outcome.value}"
+    first = f"it diverges first in {whole}:" if result.first else f"it: {result.outcome.value}"
     assert result.headline.startswith(first)
 
 
@@ -191,7 +191,7 @@ def test_moments_in_half_precision(run: Path, monkeypatch: pytest.MonkeyPatch):
     tx = optax.adamw(RATES, eps=1e-2, weight_decay=0.1, mu_dtype=jnp.bfloat16)
     stage = replay(run, optimizer=tx).stages[-1]
     assert stage.outcome is Outcome.UNDECIDED, stage
-    assert "in half precision" in stage.text
+    assert "half precision?" in stage.text
 
 
 _W, _B = np.asarray([3.0, 1.0, -2.0], np.float32), np.zeros(2, np.float32)
@@ -199,15 +199,15 @@ _W, _B = np.asarray([3.0, 1.0, -2.0], np.float32), np.zeros(2, np.float32)
 OTHERS: dict[str, tuple[Any, Any, str]] = {
     "None, and no gradient": ({"grads": {"w": _W, "b": None}}, {}, "loss and gradients: identical"),
     "None, and a gradient": (
-        {"grads": {"w": _W, "b": None}}, {"b": 1.0}, "['b']: a missing leaf, None or zero there"
+        {"grads": {"w": _W, "b": None}}, {"b": 1.0}, "['b']: a missing leaf, None or zero in"
     ),
-    "a loss of NaN": ({"loss": np.nan}, {}, "The loss is nan there, 2 here"),
+    "a loss of NaN": ({"loss": np.nan}, {}, "is nan in the recording, 2 here"),
     "rounding": (
-        {"grads": {"w": _W, "b": _B + 1e-9}}, {"b": 3e-9}, "1 of 2 leaves have no gradient but"
+        {"grads": {"w": _W, "b": _B + 1e-9}}, {"b": 3e-9}, "gradients of 1 of 2 leaves are rounding"
     ),
-    "a sum": ({"grads": {"w": 4 * _W, "b": _B}}, {}, "a sum over 4 there, a mean here"),
+    "a sum": ({"grads": {"w": 4 * _W, "b": _B}}, {}, "a sum over 4 in the recording"),
     "micro-batches": ({"micro_batches": 5}, {"all": 5.0}, "5 micro-batches are accumulated"),
-    "a sign": ({"grads": {"w": _W, "b": _B + 1}}, {"b": -1.0}, "recorded one: the other sign"),
+    "a sign": ({"grads": {"w": _W, "b": _B + 1}}, {"b": -1.0}, "recorded one: the opposite sign"),
     "a leaf": ({"grads": {"w": _W, "b": _B + 1}}, {}, "grads['b']: a missing leaf, zero here"),
 }  # fmt: skip
 
@@ -242,14 +242,14 @@ def test_one_rate_per_call_is_not_taken_from_several(tmp_path: Path):
     tree = {"w": np.ones(2, np.float32)}
     Recorder(tmp_path / "run.rec").step(tree, tree, tree, learning_rate={"a": 0.1, "b": 0.2})
     result = replay(tmp_path / "run.rec", optimizer=legacy_optim.GradientDescent())
-    assert "the optimizer takes its rate per call, and no one is recorded" in str(result)
+    assert "the optimizer needs one rate per call, and the recording has not" in str(result)
     assert result.outcome is Outcome.NOT_JUDGED
 
 
 def test_gradients_that_are_clipped(tmp_path: Path):
     result = replay(record(tmp_path / "run.rec", clip=0.2), loss=loss, optimizer=make_tx)
     assert result.first is not None and result.first.name == "loss and gradients"
-    assert "times the recorded one: are those clipped?" in result.first.text
+    assert "times the recorded one: is that one clipped?" in result.first.text
     path = record(tmp_path / "raw.rec", clip=0.2, with_raw=True)
     assert_replays(path, loss=loss, optimizer=make_tx)
 
@@ -262,20 +262,20 @@ def test_a_recording_that_begins_later(run: Path, tmp_path: Path):
     assert_replays(path, optimizer=make_tx)
     for pair in ((read(path), read(run)), (read(run), read(path))):
         with pytest.raises(RecordingError, match="expected its first step to be"):
-            beside(*pair)
+            compare_recordings(*pair)
 
 
 def test_two_recordings(run: Path, tmp_path: Path):
-    assert beside(read(run), read(run)).outcome is Outcome.IDENTICAL
-    assert beside(read(run), read(run)).remarks == []
+    assert compare_recordings(read(run), read(run)).outcome is Outcome.IDENTICAL
+    assert compare_recordings(read(run), read(run)).remarks == []
     shorter = read(run, steps=4)
     for pair in ((read(run), shorter), (shorter, read(run))):
-        assert beside(*pair).remarks[-1].startswith("the first 4 steps are compared")
+        assert compare_recordings(*pair).remarks[-1].startswith("compared: the 4 steps that")
     other = record(tmp_path / "other.rec", tx=make_tx(eps=1e-4))
-    result = beside(read(run), read(other))
+    result = compare_recordings(read(run), read(other))
     assert result.first is not None and result.first.name == "new parameters"
-    twice = beside(read(run), read(record(tmp_path / "rates.rec", factor=2.0)))
-    assert str(twice.first).endswith("0.2 here: 2 times the recorded one at every step")
+    twice = compare_recordings(read(run), read(record(tmp_path / "rates.rec", factor=2.0)))
+    assert str(twice.first).endswith("here 0.2: 2 times the recorded one at every step")
 
 
 def test_flax_optim_is_recorded(tmp_path: Path):
@@ -318,7 +318,7 @@ def test_groups_of_flax_optim_are_recorded_and_judged(tmp_path: Path):
 
     assert_replays(run, optimizer=by_group())
     result = replay(run, optimizer=by_group(b=0.3))
-    assert "rate: different: from step 0, rate['1']: 0.2 there, 0.3 here" in str(result), result
+    assert "rate: different: from step 0, rate['1']: recorded 0.2, here 0.3" in str(result), result
 
 
 def test_damaged_recordings(run: Path, tmp_path: Path):
@@ -358,5 +358,5 @@ def test_recorder_refuses(tmp_path: Path):
     step_read = read(tmp_path / "run.rec").steps[0]
     assert step_read.trees["grads"] == step_read.trees["raw_grads"] == {("w",): None}
     assert step_read.batch == digest(tree)
-    with pytest.raises(ValueError, match="there is something already"):
+    with pytest.raises(ValueError, match="already exists; name another"):
         Recorder(tmp_path / "run.rec")

@@ -63,11 +63,11 @@ class Stage:
 
     @property
     def parts(self) -> bool:
-        """True if the program parts from the recording here, or may do so."""
+        """True if the program diverges from the recording in this stage, or may do so."""
         return self.outcome in (Outcome.DIFFERENT, Outcome.UNDECIDED)
 
 
-# The words for the first parting: number of the step, the leaf, and all that are beyond the bound.
+# Describes the first divergence: index of the step, its leaf, and all leaves beyond the bound.
 Cause = Callable[[int, LeafDistance, set[str]], str]
 
 
@@ -77,12 +77,12 @@ def not_judged(name: str, why: str, *, asked: bool = False) -> Stage:
 
 
 def different(name: str, step: Step, text: str, leaf: str = "") -> Stage:
-    """Returns a stage that parts at a step."""
+    """Returns a stage that diverges at a step."""
     return Stage(name, Outcome.DIFFERENT, f"from step {step.number}, {text}", step.number, leaf)
 
 
-def by_scale(number: int, leaf: LeafDistance, parted: set[str]) -> str:
-    """How far a leaf is at a step, in words."""
+def by_scale(number: int, leaf: LeafDistance, diverged: set[str]) -> str:
+    """The distance of a leaf at a step, in words."""
     return f" by {relative_text(float(leaf.relative_by_step[number]))} of its scale"
 
 
@@ -93,7 +93,7 @@ def stage_between(
     try:
         comparison = compare(*sides)
     except ValueError as error:
-        return different(name, steps[0], f"{error} (left is recorded, right is here)")
+        return different(name, steps[0], f"{error} (left: recorded, right: here)")
     return stage_of(name, comparison, steps, bound, cause)
 
 
@@ -105,7 +105,7 @@ def stage_of(
     cause: Cause = by_scale,
     outcome: Outcome | None = None,
 ) -> Stage:
-    """The stage of a comparison under a bound; if it parts, the first step and farthest leaf."""
+    """The stage of a comparison under a bound, with the first step and farthest leaf beyond it."""
     if outcome is None:
         outcome, bound = Outcome(comparison.within(bound).value), comparison.allowed(bound)
     distance = distance_by_step(comparison)
@@ -135,17 +135,17 @@ def vector(leaves: Iterable[np.ndarray]) -> np.ndarray:
 
 
 def common_factor(
-    there: Leaves, here: Leaves, parted: set[str], tolerance: float
+    recorded: Leaves, replayed: Leaves, diverged: set[str], tolerance: float
 ) -> tuple[float | None, str]:
-    """The factor of all leaves that part, if they have one, and which they are, in words."""
-    names = [name for name in there if name in parted]
-    x, y = (vector(side[name] for name in names) for side in (there, here))
-    alike = "" if len(names) == len(there) else f" of {', '.join(names[:3])}"
-    return fitted_factor(x, y, tolerance), alike
+    """The factor that all diverging leaves share, if any, and the names of these leaves."""
+    names = [name for name in recorded if name in diverged]
+    x, y = (vector(side[name] for name in names) for side in (recorded, replayed))
+    of_names = "" if len(names) == len(recorded) else f" of {', '.join(names[:3])}"
+    return fitted_factor(x, y, tolerance), of_names
 
 
 def judge_batches(recording: Recording, batches: Iterable[Any] | Callable[[], Any]) -> Stage:
-    """Asks whether the program's batches are the recorded ones."""
+    """Judges whether the program's batches are the recorded ones."""
     steps = list(itertools.takewhile(lambda step: step.batch is not None, recording.steps))
     if not steps:
         return not_judged("batches", "the recording has none", asked=True)
@@ -155,16 +155,16 @@ def judge_batches(recording: Recording, batches: Iterable[Any] | Callable[[], An
         return not_judged("batches", "--batches yields none", asked=True)
     texts = list(map(digest, yielded))
     recorded = [digest(step.batch) for step in steps[: len(yielded)]]
-    distance = [float(here != there) for here, there in zip(texts, recorded, strict=True)]
+    distance = [float(x != y) for x, y in zip(texts, recorded, strict=True)]
     if not any(distance):
         return Stage("batches", Outcome.IDENTICAL, f"in {len(yielded)} steps", distance=distance)
     number, leaf = distance.index(1.0), "batch"
     step = steps[number]
     if sorted(texts) == sorted(recorded):
-        at = steps[recorded.index(texts[number])].number
-        why = f"the same batches in another order: this one is that of step {at}"
+        other = steps[recorded.index(texts[number])].number
+        why = f"the same batches in another order: this is the batch of step {other}"
     elif isinstance(step.batch, str):
-        why = "other batches; the recording has but a digest of them"
+        why = "other batches; the recording has only digests of its own"
     else:
         why, leaf = _batch_cause(step.trees["batch"], files.flat_like(yielded[number]))
     return replace(different("batches", step, f"{leaf}: {why}", leaf), distance=distance)
@@ -173,16 +173,16 @@ def judge_batches(recording: Recording, batches: Iterable[Any] | Callable[[], An
 def _batch_cause(recorded: Flat, yielded: Flat) -> tuple[str, str]:
     """Returns the likely cause for a batch that differs, and its first leaf that does."""
     if missing := [path_text(path, "batch") for path in recorded.keys() ^ yielded.keys()]:
-        return f"leaves of one side alone: {listing(sorted(missing))}", "batch"
+        return f"leaves on one side only: {listing(sorted(missing))}", "batch"
     pairs = ((path, np.asarray(x), np.asarray(yielded[path])) for path, x in recorded.items())
-    path, there, here = next(pair for pair in pairs if _bits(pair[1]) != _bits(pair[2]))
+    path, old, new = next(pair for pair in pairs if _bits(pair[1]) != _bits(pair[2]))
     leaf = path_text(path, "batch")
-    if _bits(there)[0] != _bits(here)[0]:
-        return f"{_bits(there)[0]} there, {_bits(here)[0]} here", leaf
-    rows = [sorted(row.tobytes() for row in side) for side in (there, here) if side.ndim]
+    if _bits(old)[0] != _bits(new)[0]:
+        return f"{_bits(old)[0]} in the recording, {_bits(new)[0]} here", leaf
+    rows = [sorted(row.tobytes() for row in side) for side in (old, new) if side.ndim]
     if rows and rows[0] == rows[1]:
-        return "the same set in another order", leaf
-    x, y = vector([there]), vector([here])
+        return "the same examples in another order", leaf
+    x, y = vector([old]), vector([new])
     if x.size > 2 and np.isfinite([*x, *y]).all() and np.ptp(x):
         factor, offset = np.polyfit(x, y, 1)
         if np.abs(y - factor * x - offset).max() <= 1e-3 * np.abs(y).max():
@@ -196,58 +196,56 @@ def _bits(x: np.ndarray) -> tuple[str, bytes]:
 
 
 def judge_loss(recording: Recording, loss: Callable[..., Any]) -> Stage:
-    """Asks whether loss and gradients at the recorded parameters and batches are the recorded."""
+    """Judges loss and gradients at the recorded parameters and batches against the recorded."""
     taken = [step for step in recording.steps if not step.skipped]
-    are_there = itertools.takewhile(lambda step: not isinstance(step.batch, str | None), taken)
-    if not (steps := list(are_there)):
+    with_batch = itertools.takewhile(lambda step: not isinstance(step.batch, str | None), taken)
+    if not (steps := list(with_batch)):
         why = "digests of the batches" if any(step.batch for step in taken) else "no batches"
         return not_judged(LOSS, f"the recording has {why}", asked=True)
     program, results = _Program(loss), []
     for step in steps:
         try:
             results.append(program(step))
-        except Exception as error:  # whatever the user's function raises
-            hint = ": the recording lacks this leaf. Are two tied there and untied here?"
+        except Exception as error:  # any error of the user's function
+            hint = ": not in the recording. Are two leaves tied in it, and untied here?"
             text = f"loss(...) {error_text(error, first_line=True)}"
             return different(LOSS, step, text + hint * isinstance(error, KeyError))
     values, grads, states = zip(*results, strict=True)
     tree = "raw_grads" if any(step.trees.get("raw_grads") for step in steps) else "grads"
-    recorded = [step.trees.get(tree, {}) for step in steps]
-    there = files.stacks_of(list(map(_filled, recorded, grads)), tree)
-    here = files.stacks_of(grads, tree)
-    here = {n: x.astype(there[n].dtype) if n in there else x for n, x in here.items()}
-    largest = {n: max(np.abs(s[n]).max(initial=0) for s in (there, here) if n in s) for n in here}
+    trees = [step.trees.get(tree, {}) for step in steps]
+    old = files.stacks_of(list(map(_with_zeros, trees, grads)), tree)
+    new = files.stacks_of(grads, tree)
+    new = {n: x.astype(old[n].dtype) if n in old else x for n, x in new.items()}
+    largest = {n: max(np.abs(s[n]).max(initial=0) for s in (old, new) if n in s) for n in new}
     least = _NO_GRADIENT * max(filter(np.isfinite, largest.values()), default=0.0)
-    tiny = [name for name in here if largest[name] <= least]
-    remark = f"{len(tiny)} of {len(here)} leaves have no gradient but rounding" if tiny else ""
-    coarsest = max((leaf.dtype for leaf in here.values()), key=lambda d: jnp.finfo(d).eps)
-    there, here = ({n: side[n] for n in side if n not in tiny} for side in (there, here))
+    tiny = [name for name in new if largest[name] <= least]
+    remark = f"the gradients of {len(tiny)} of {len(new)} leaves are rounding" if tiny else ""
+    coarsest = max((leaf.dtype for leaf in new.values()), key=lambda d: jnp.finfo(d).eps)
+    old, new = ({n: side[n] for n in side if n not in tiny} for side in (old, new))
 
     # The new model state is that of the next step; after the last one it is not recorded.
-    new = [step.trees.get("model_state", {}) for step in steps[1:]]
-    pair = [files.stacks_of([*x, *x[-1:]], "model_state") for x in (new, states[:-1])]
+    model_states = [step.trees.get("model_state", {}) for step in steps[1:]]
+    pair = [files.stacks_of([*x, *x[-1:]], "model_state") for x in (model_states, states[:-1])]
     floats = [n for n, x in pair[0].items() if n in pair[1] and x.dtype.kind == "f"]
     sides = [
-        grads | {n: state[n] for n in floats}
-        for grads, state in zip([there, here], pair, strict=True)
+        grads | {n: state[n] for n in floats} for grads, state in zip([old, new], pair, strict=True)
     ]
     if all(step.loss is not None for step in steps):
         sides[0]["loss"] = np.asarray([step.loss for step in steps], coarsest)
         sides[1]["loss"] = np.asarray(values, coarsest)
 
-    def cause(number: int, leaf: LeafDistance, parted: set[str]) -> str:
-        step, text = steps[number], by_scale(number, leaf, parted)
+    def cause(number: int, leaf: LeafDistance, diverged: set[str]) -> str:
+        step, text = steps[number], by_scale(number, leaf, diverged)
         at = [{name: x[number] for name, x in side.items()} for side in sides]
-        if parted <= set(floats):
-            old = files.named_leaves(step.trees["model_state"], "model_state")[leaf.path]
-            moved, moved_here = (vector([side[leaf.path] - old]) for side in at)
-            factor = fitted_factor(moved, moved_here, 1e-2)
-            why = f": they move {factor:.4g} times as far here: momentum?" if factor else ""
-            return f"{text}: the gradients agree; other running statistics{why}"
-        if "loss" in parted:
-            text += f". The loss is {step.loss:.6g} there, {values[number]:.6g} here"
-        at = [{name: side[name] for name in there} for side in at]
-        why = _gradient_cause(step, at, parted) or program.input_cause(step, at[0], tree)
+        if diverged <= set(floats):
+            start = files.named_leaves(step.trees["model_state"], "model_state")[leaf.path]
+            factor = fitted_factor(*(vector([side[leaf.path] - start]) for side in at), 1e-2)
+            why = f", which move {factor:.4g} times as far here: momentum?" if factor else ""
+            return f"{text}: the gradients agree, but not the running statistics{why}"
+        if "loss" in diverged:
+            text += f". The loss is {step.loss:.6g} in the recording, {values[number]:.6g} here"
+        at = [{name: side[name] for name in old} for side in at]
+        why = _gradient_cause(step, at, diverged) or program.input_cause(step, at[0], tree)
         return f"{text}{why and '. '}{why}"
 
     stage = stage_between(LOSS, sides, steps, CLOSED_ULP, cause)
@@ -284,7 +282,7 @@ class _Program:
                     return f"With {path_text(path)} transposed they agree"
         with float64(step.is_double):
             program = str(jax.make_jaxpr(self._call)(*_inputs(step.trees)))
-        return "The loss draws random numbers: is dropout left on?" * ("random_bits" in program)
+        return "The loss draws random numbers: is dropout still on?" * ("random_bits" in program)
 
 
 def _inputs(trees: Mapping[str, Flat]) -> list[Any]:
@@ -293,22 +291,22 @@ def _inputs(trees: Mapping[str, Flat]) -> list[Any]:
     return jax.tree.map(lambda x: jnp.asarray(x) if isinstance(x, np.ndarray) else x, nested)
 
 
-def _filled(recorded: Flat, own: Flat) -> Flat:
-    """Recorded gradients; one that is missing is zero where the program has one."""
-    paths = [path for path, leaf in recorded.items() if leaf is not None or path in own]
-    return {p: np.zeros_like(own[p]) if recorded[p] is None else recorded[p] for p in paths}
+def _with_zeros(recorded: Flat, grads: Flat) -> Flat:
+    """Returns recorded gradients, with zeros for None where the program has a gradient."""
+    paths = [path for path, leaf in recorded.items() if leaf is not None or path in grads]
+    return {p: np.zeros_like(grads[p]) if recorded[p] is None else recorded[p] for p in paths}
 
 
-def _gradient_cause(step: Step, sides: Sequence[Leaves], parted: set[str]) -> str:
+def _gradient_cause(step: Step, sides: Sequence[Leaves], diverged: set[str]) -> str:
     """Returns the likely cause of a difference of gradients, in words; empty if unknown."""
-    there, here = sides
-    factor, alike = common_factor(there, here, parted, _GRADIENTS)
+    old, new = sides
+    factor, of_names = common_factor(old, new, diverged, _GRADIENTS)
     if factor is not None and abs(factor - 1) > _GRADIENTS:
         name = _factor_name(step, factor)
-        return f"Every gradient{alike} here is {factor:.6g} times the recorded one{name}"
-    for name in filter(parted.__contains__, there):
-        if not there[name].any() or not here[name].any():
-            where = "None or zero there" if here[name].any() else "zero here"
+        return f"Every gradient{of_names} here is {factor:.6g} times the recorded one{name}"
+    for name in filter(diverged.__contains__, old):
+        if not old[name].any() or not new[name].any():
+            where = "None or zero in the recording" if new[name].any() else "zero here"
             return f"{name}: a missing leaf, {where}"
     return ""
 
@@ -316,48 +314,50 @@ def _gradient_cause(step: Step, sides: Sequence[Leaves], parted: set[str]) -> st
 def _factor_name(step: Step, factor: float) -> str:
     """Returns the likely cause of a factor of gradients, in words."""
     sizes = {np.shape(leaf)[0] for leaf in step.trees.get("batch", {}).values() if np.ndim(leaf)}
-    where, other = ("here", "there") if abs(factor) > 1 else ("there", "here")
+    is_larger_here = abs(factor) > 1
+    places = ("here", "in the recording")
+    where, other = places if is_larger_here else reversed(places)
     accumulated = f"{step.micro_batches} micro-batches are accumulated and not divided {where}"
     names: list[tuple[float, str]] = [
-        (-1, "the other sign"),
+        (-1, "the opposite sign"),
         (step.micro_batches, accumulated),
         *((size, f"a sum over {size} {where}, a mean {other}") for size in sizes - {0}),
         *((2**power, f"a loss scale that is not undone {where}?") for power in range(7, 33)),
     ]
     if factor > 1 and "raw_grads" not in step.trees:
-        names.append((factor, "are those clipped? Record raw_grads, those before it"))
-    times = factor if where == "here" else 1 / factor
+        names.append((factor, "is that one clipped? Record raw_grads, those before clipping"))
+    times = factor if is_larger_here else 1 / factor
     near = (name for value, name in names if abs(times / value - 1) <= _GRADIENTS)
     return "".join(f": {name}" for name in itertools.islice(near, 1))
 
 
-def judge_rates(recording: Recording, rates_here: Sequence[Mapping[str, float]] | str) -> Stage:
-    """Asks whether the rates of an optimizer are the recorded ones; or why they are not known."""
+def judge_rates(recording: Recording, replayed: Sequence[Mapping[str, float]] | str) -> Stage:
+    """Judges an optimizer's rates against the recorded ones; a text says why there are none."""
     name, steps = "rate", recording.steps
     if not all(step.rates for step in steps):
         return not_judged(name, "the recording has no rates")
-    if isinstance(rates_here, str):
-        return not_judged(name, rates_here)
-    groups = [group for group in steps[0].rates if all(group in rates for rates in rates_here)]
+    if isinstance(replayed, str):
+        return not_judged(name, replayed)
+    groups = [group for group in steps[0].rates if all(group in rates for rates in replayed)]
     if not groups:
         return not_judged(name, f"the groups {listing(list(steps[0].rates))} have no rate here")
     sides = [
         {f"rate[{g!r}]": np.asarray([rates[g] for rates in side], np.float32) for g in groups}
-        for side in ([step.rates for step in steps], rates_here)
+        for side in ([step.rates for step in steps], replayed)
     ]
 
-    def cause(number: int, leaf: LeafDistance, parted: set[str]) -> str:
-        there, here = (side[leaf.path] for side in sides)
-        values = f"{there[number]:.4g} there, {here[number]:.4g} here"
-        return f": {values}{_rate_cause(there, here)}"
+    def cause(number: int, leaf: LeafDistance, diverged: set[str]) -> str:
+        old, new = (side[leaf.path] for side in sides)
+        return f": recorded {old[number]:.4g}, here {new[number]:.4g}{_rate_cause(old, new)}"
 
     return stage_of(name, compare(*sides), steps, OPEN_ULP, cause)
 
 
-def _rate_cause(there: np.ndarray, here: np.ndarray) -> str:
-    scale = 1e-5 * max(np.abs(there).max(), np.abs(here).max())
-    for word, one, other in (("late", there[:-1], here[1:]), ("early", there[1:], here[:-1])):
-        if len(one) > 1 and np.ptp(one) > scale and np.abs(one - other).max() <= scale:
+def _rate_cause(recorded: np.ndarray, replayed: np.ndarray) -> str:
+    scale = 1e-5 * max(np.abs(recorded).max(), np.abs(replayed).max())
+    shifts = {"late": (recorded[:-1], replayed[1:]), "early": (recorded[1:], replayed[:-1])}
+    for word, (old, new) in shifts.items():
+        if len(old) > 1 and np.ptp(old) > scale and np.abs(old - new).max() <= scale:
             return f": one step {word} here"
-    factor = fitted_factor(there, here, 1e-4)
+    factor = fitted_factor(recorded, replayed, 1e-4)
     return f": {factor:.4g} times the recorded one at every step" if factor is not None else ""

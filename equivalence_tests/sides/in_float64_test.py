@@ -39,7 +39,7 @@ def test_what_a_dtype_chooses_is_not_called_rounding(dtype: Any, factor: float):
     params = jax.tree.map(lambda leaf: leaf.astype(dtype), PARAMS)
     wrong = only_in(dtype, factor, optax.sgd(0.01))
     report = check_equivalence(wrong, optax.sgd(0.01), params, gradients="normal", steps=48)
-    assert report.nature is Nature.ALGORITHM or "judged by its growth" in str(report)
+    assert report.nature is Nature.ALGORITHM or "judged by growth" in str(report)
     if dtype == jnp.float32:
         assert report.verdict is Verdict.DIFFERENT
 
@@ -87,7 +87,7 @@ def test_a_side_that_is_another_program_in_float64_is_not_known(name: str):
     assert not _is_same(_stepping(OTHERS[name]))
     report = check_equivalence(_stepping(OTHERS[name]), optax.sgd(0.1), PARAMS, steps=4)
     assert (report.verdict, report.wide) == (Verdict.DIFFERENT, None)
-    assert "by its growth alone: the left side's program is another one in float64" in str(report)
+    assert "by growth alone: the left side's program is another one in float64" in str(report)
 
 
 SAME = {

@@ -1,4 +1,4 @@
-"""`--recipe optax`: public Optax and Flax alone, and a comment where that is not to be had."""
+"""`--recipe optax`: only public Optax and Flax, and a comment where they have no equivalent."""
 
 from pathlib import Path
 from typing import Any

@@ -155,7 +155,7 @@ def _main(
             "--version",
             callback=_print_versions,
             is_eager=True,
-            help="Print the versions of everything that decides bits.",
+            help="Print the versions of everything that decides the bits of a result.",
         ),
     ] = False,
 ) -> None:

@@ -40,22 +40,21 @@ def inspect(
         bool,
         typer.Option(
             "--names",
-            help="For a checkpoint of PyTorch: draft `names.toml`, which says where each tensor "
-            "goes.",
+            help="For a PyTorch checkpoint: draft `names.toml`, which says where each tensor goes.",
         ),
     ] = False,
     like: Annotated[
         str | None,
         typer.Option(
             help="The function that makes the new state, as for `convert`: print where each leaf "
-            "goes in it, and what does not fit."
+            "goes in that state, and list what does not fit."
         ),
     ] = None,
     part: Annotated[
         str | None,
         typer.Option(
             metavar="MODEL,OPTIMIZER",
-            help="Which model and which optimizer, where a checkpoint of PyTorch has several.",
+            help="The model and the optimizer to use, if a PyTorch checkpoint has several.",
         ),
     ] = None,
     shows_traceback: ShowsTraceback = False,

@@ -23,7 +23,7 @@ Devices = Annotated[
 ]
 
 ShowsTraceback = Annotated[
-    bool, typer.Option("--traceback", help="Print the traceback of an error of your own program.")
+    bool, typer.Option("--traceback", help="Print the traceback if your own program fails.")
 ]
 
 

@@ -26,8 +26,8 @@ class Dtype(enum.StrEnum):
 
 FOUND, NO_EQUAL, MISUSE = 0, 1, 2
 _PER_CALL = (
-    "every call gives the rate, which Optax's own optimizers do not take; with a number, or a "
-    "schedule of the step, in its place"
+    "every call passes the rate, which Optax's own optimizers do not accept; with a number or a "
+    "schedule in its place"
 )
 
 
@@ -42,9 +42,9 @@ def recipe(
     recipe: Annotated[
         Literal["auto", "exact", "optax"] | None,
         typer.Option(
-            help="Print one recipe alone: `exact`, this project's own; `optax`, public Optax "
-            "whatever its verdict; `auto`, what `migrate` writes: public Optax where it is the "
-            "same but for rounding, else the exact one. By default `exact` and `optax`."
+            help="Print only one recipe: `exact`, this project's own; `optax`, public Optax even "
+            "if it differs; `auto`, the one that `migrate` writes: public Optax if it is the same "
+            "except for rounding, otherwise the exact one. By default `exact` and `optax`."
         ),
     ] = None,
     dtype: Annotated[
@@ -54,14 +54,14 @@ def recipe(
 ) -> None:
     """Print the Optax source for an optimizer of flax.optim or PyTorch, with its verdict.
 
-    Nothing is run: the verdict is that of check and prove. `optax-bridge compare --help` says which
-    command answers which question, and the meaning of the verdicts.
+    Nothing is run: the verdicts are those of `check` and `prove`. `optax-bridge compare --help`
+    says which command answers which question, and explains the verdicts.
 
     | exit code | means |
     |---|---|
     | 0 | printed |
-    | 1 | public Optax has no equal for one of the settings |
-    | 2 | misuse: the expression is no such call |
+    | 1 | public Optax has no equivalent for one of the settings |
+    | 2 | misuse: the expression is not such a call |
     | 130 | interrupted |
 
     Examples:
@@ -154,8 +154,8 @@ def _print_choice(
         if choice.kind == "optax" and entry.parts and f"{entry.port}(" in render(choice.call):
             _print_prose(
                 console,
-                f"{entry.port} stays in it: public Optax has no equal of {entry.legacy.__name__}. "
-                "Only the optimizers within are public.",
+                f"{entry.port} stays: public Optax has no equivalent of {entry.legacy.__name__}. "
+                "Only the optimizers inside it are public.",
             )
 
 
@@ -168,11 +168,11 @@ def _proof(described: Described, choice: Choice) -> str:
     only = "" if origin is ENTRIES else f" --only {origin.name}"
     command = f"optax-bridge prove{only}"
     if choice.claim.relation == "different":
-        return f"`{command}` proves: different, by an input that shows it"
+        return f"`{command}` shows an input on which the two differ"
     relation = choice.claim.relation
     if relation != "identical":
-        relation += ", which leaves the rounding of every dtype out"
-    return f"`{command}` proves: {relation}, for {PROVED_FOR} in {', '.join(origin.proved)}"
+        relation += ", which says nothing about rounding,"
+    return f"`{command}` proves the two {relation} for {PROVED_FOR} in {', '.join(origin.proved)}"
 
 
 def _scope(choice: Choice) -> str:

@@ -64,8 +64,8 @@ ResumeFrom = Annotated[
 Coordinator = Annotated[
     str | None, typer.Option(help="`host:port` of process 0, if there are several processes.")
 ]
-Processes = Annotated[int | None, typer.Option(help="How many processes there are.")]
-ProcessId = Annotated[int | None, typer.Option(help="The number of this process, from 0.")]
+Processes = Annotated[int | None, typer.Option(help="Number of processes.")]
+ProcessId = Annotated[int | None, typer.Option(help="Index of this process, from 0.")]
 
 
 def train(
@@ -83,7 +83,7 @@ def train(
 ) -> None:
     """Run the training that a config describes, or resume it from the checkpoint in its folder.
 
-    Ctrl-C and SIGTERM save a checkpoint, and the same command goes on from there.
+    Ctrl-C and SIGTERM save a checkpoint, and the same command resumes from it.
 
     | exit code | means |
     |---|---|

@@ -12,11 +12,10 @@ from optax_bridge.metadata.trees import Leaf, Params, PyTree, Updates
 
 STREAMS = ("normal", "hostile", "poisoned")
 
-# Name -> what is tried, for reports.
 NAMES = ("normal", "hostile", "poisoned", "all")  # of the streams that `gradients` makes
 _LARGE = "1e6 (32 in float16)"
-# Of the hostile steps, in turn. First where an epsilon inside a root and one outside are far apart;
-# 0 is of both signs.
+# The hostile steps, in turn. The first is where an epsilon inside a root and one outside are far
+# apart; 0 has both signs.
 _FACTORS = {
     "1e-6": 1e-6,
     "0 and -0": 0.0,
@@ -24,7 +23,7 @@ _FACTORS = {
     "sparse": 1.0,
     "1e-20": 1e-20,
     _LARGE: 1e6,
-    "the last one negated": 1.0,
+    "the previous one negated": 1.0,
     "denormal": 1e-41,
 }
 _LATE = 16  # steps from which on the stream `all` ends with what is not finite
@@ -41,8 +40,8 @@ def description(stream: str, steps: int) -> str:
         return "unit normal"
     if stream == "hostile":
         return f"in turn {hostile}"
-    poison = f"; towards the end {_POISON}" if steps >= _LATE else ""
-    return f"in turn {hostile}, and of every third number all normal{poison}"
+    poison = f"; near the end {_POISON}" if steps >= _LATE else ""
+    return f"in turn {hostile}, but normal throughout in every third element{poison}"
 
 
 def usual_params() -> dict[str, np.ndarray]:
