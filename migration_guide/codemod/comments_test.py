@@ -6,7 +6,7 @@ from migration_guide.codemod.results import Options
 from migration_guide.codemod.rewrite import rewrite
 
 HEAD = "import orbax.checkpoint as ocp\nfrom flax import optim\nopt = optim.Adam(0.1).create(p)\n"
-SAID = "hands out arrays of another shape"
+SAID = "restores arrays whose shapes differ"
 
 
 @pytest.mark.parametrize(

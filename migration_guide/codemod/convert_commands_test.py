@@ -183,7 +183,7 @@ def test_a_program_that_trains_when_it_is_imported_is_named(place: str):
     """The commands import it: they would train, and write into the run's own folder."""
     restore = place.format("o = checkpoints.restore_checkpoint('run', o)")
     text = summary_of(f"o = optim.Adam(0.1).create(p)\n{restore}")
-    assert ("whenever the program is imported" in text) == ON_IMPORT[place]
+    assert ("this runs on import" in text) == ON_IMPORT[place]
 
 
 RATE_PER_CALL = (
@@ -217,7 +217,7 @@ OWN_GROUPS = "class Groups(optim.MultiOptimizer): pass\no = Groups((t, {})).crea
 @pytest.mark.parametrize("definition", ["optim.Adam(0.1)", "d"])
 def test_definitions_that_stay_legacy_for_a_class_of_the_program_are_named(definition: str):
     text = summary_of(OWN_GROUPS.format(definition))
-    assert ("On legacy_optim still: Adam. What takes" in text) == (definition != "d")
+    assert ("Still on legacy_optim: Adam. The code" in text) == (definition != "d")
 
 
 def _migrated(case: str, recipe: str) -> list[str]:

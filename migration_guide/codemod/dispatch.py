@@ -63,7 +63,7 @@ class Dispatcher:
                 name = self._context.name(reference)
                 self._context.by_hand(
                     reference,
-                    f"{name} has no equal here: keep it with legacy_optim in place of flax.optim, "
+                    f"{name} has no equivalent: keep it on legacy_optim in place of flax.optim, "
                     "or write its value",
                 )
                 return

@@ -269,7 +269,7 @@ def result_of(candidate: Candidate, options: Options, project: Project) -> list[
                 else candidate.book.with_code(rewritten.code)
             )
     except notebook.NotANotebook as error:
-        return [failure(path, f"left as it is: {error}")]
+        return [failure(path, f"unchanged: {error}")]
     except Exception as error:  # one file must not stop the others; it is reported, and unchanged
         return [failure(path, bug_report(error))]
     return _results(path, candidate, rewritten, new)
@@ -323,7 +323,7 @@ def left_outside(result: FileResult) -> FileResult:
 
 def bug_report(error: Exception) -> str:
     """The reason for a file that is left alone because of an error of ours."""
-    return f"left as it is: {type(error).__name__}: {error}; please report this"
+    return f"unchanged: {type(error).__name__}: {error}; please report this"
 
 
 def failure(path: Path, why: str) -> FileResult:

@@ -113,7 +113,7 @@ CASES = {
     ),
     "omnistaging": ("import jax\nif jax.config.enable_omnistaging(): f()", "remove the call"),
     "omnistaging-in-a-line": ("import jax\nif x: jax.config.enable_omnistaging()", "remove the"),
-    "pre-linen": ("from flax import nn\nnn.Dense", "# optax-bridge: flax.nn"),
+    "pre-linen": ("from flax import nn\nnn.Dense", "optax-bridge: flax 0.4 removed"),
     "star": ("from jax.experimental.loops import *", "# optax-bridge: jax.experimental.loops"),
     "name-of-star": ("from jax.numpy import *\nx = product(y)", "x = jax.numpy.prod(y)"),
     "variable": ("import jax\nxnp = jax.numpy\nx = xnp.product(y)", "x = xnp.prod(y)"),
@@ -123,7 +123,7 @@ CASES = {
     ),
     "variable-by-hand": ("import numpy\nxnp = numpy\nx = xnp.float(y)", "# optax-bridge: numpy.f"),
     "string": ("import numpy as np\nx: 'np.asscalar' = 1", "# optax-bridge: numpy.asscalar"),
-    "clip-unknown": ("def f(x): return x.clip(a_min=0)", "clip takes min= and max= now"),
+    "clip-unknown": ("def f(x): return x.clip(a_min=0)", "now takes min= and max="),
     "tostring": ("import numpy as np\nnp\nnp.e\nx.tostring()", "(note): if this is an array: "),
 }
 

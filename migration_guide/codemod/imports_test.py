@@ -106,7 +106,7 @@ def test_a_name_that_is_something_else_is_not_taken(subtests: pytest.Subtests):
             code = f"{line}\nfrom flax import optim\nx = optim.Adam(0.1)\n"
             result = rewrite(code, Options())
             assert result.code == code
-            assert "'optax' is something else here: rename it first" in result.refused
+            assert "the file uses the name 'optax' itself: rename it first" in result.refused
 
 
 BLANK = {
@@ -296,7 +296,7 @@ def test_imports_that_may_stand_above_what_sets_jax_up_are_said():
     code = f"import os\ndef other():\n{WITHIN}def main():\n{WITHIN}{MAIN}{SET}    main()\n"
     result = settled(code)
     (message,) = result.messages
-    assert "\nimport optax\n" in result.code and "put them below it" in message.text
+    assert "\nimport optax\n" in result.code and "move them below that" in message.text
 
 
 def test_an_environment_that_is_set_later_moves_nothing():

@@ -70,17 +70,17 @@ def test_leaves_alone(subtests: pytest.Subtests):
 
 
 BY_HAND = {
-    "module-as-value": ("f(optim)", "called in code that is not shown here"),
-    "unclear-optimizer": ("def f(optimizer): return optimizer.target", "Nothing here says so"),
-    "unclear-by-use": ("def f(x): return x.target, x.state.step", "Nothing here says so"),
+    "module-as-value": ("f(optim)", "called in code outside this migration"),
+    "unclear-optimizer": ("def f(optimizer): return optimizer.target", "The code does not say so"),
+    "unclear-by-use": ("def f(x): return x.target, x.state.step", "The code does not say so"),
     "unclear-parts": (
         "x = treedef.unflatten(leaves)\nprint(x.target, x.optimizer_def)",
-        "Nothing here says so",
+        "The code does not say so",
     ),
-    "unclear-step": ("def f(s): return s.optimizer.state.step", "Nothing here says so"),
+    "unclear-step": ("def f(s): return s.optimizer.state.step", "The code does not say so"),
     "unclear-definition": (
         "def f(opt_def): return opt_def.create(p, focus=t)",
-        "Nothing here says so",
+        "The code does not say so",
     ),
     "unclear-restored": ("def f(my_opt): return my_opt.restore_state(d)", "rewrites .restore"),
     "unclear-saved": ("def f(optimizer): return optimizer.state_dict()", "rewrites .state_dict"),
@@ -98,11 +98,14 @@ BY_HAND = {
     "method-as-value": ("f = optim.Adam(1.0).create(p).apply_gradient", "taken as a value"),
     "pattern": ("match x:\n    case optim.Optimizer(target=t):\n        pass", "in a pattern"),
     "method-of-a-definition": ("optim.Adam(1.0).derive_axes(p)", ".derive_axes of a definition"),
-    "wrong-argument": ("x = optim.Adam(momentum=1)", "takes other arguments"),
-    "argument-twice": ("x = optim.Adam(0.1, learning_rate=0.2)", "takes other arguments"),
-    "overrides": ("optim.Adam(1.0).create(p).apply_gradient(g, *kw)", "write out which"),
-    "moments": ("optim.Adam(1.0).create(p).state.param_states", "split up"),
-    "replace-state": ("optim.Adam(1.0).create(p).replace(state=s)", "parts of the TrainState"),
+    "wrong-argument": ("x = optim.Adam(momentum=1)", "does not take these"),
+    "argument-twice": ("x = optim.Adam(0.1, learning_rate=0.2)", "does not take these"),
+    "overrides": (
+        "optim.Adam(1.0).create(p).apply_gradient(g, *kw)",
+        "write out the hyper-parameters",
+    ),
+    "moments": ("optim.Adam(1.0).create(p).state.param_states", "is now split"),
+    "replace-state": ("optim.Adam(1.0).create(p).replace(state=s)", "fields of the TrainState"),
     "class-compared": ("type(d) is optim.Adam", "cannot be asked of a transformation"),
     "replicate": ("optim.Adam(1.0).create(p).replicate()", "pmean"),
     "replicate-and-a-plain-step": (
@@ -117,25 +120,25 @@ BY_HAND = {
         "from flax import serialization\no = optim.Adam(1.0).create(p).replicate()\n"
         "o.apply_gradient(g)\nserialization.to_bytes(S(o=o))\nx = (o, 1)\n"
         "serialization.from_bytes(x, d)",
-        "one copy was saved",
+        "was saved as one copy",
     ),
     "replicate-saved-in-an-object": (
         "from flax import serialization, struct\n@struct.dataclass\nclass S:\n"
         "    o: optim.Optimizer\ns = S(o=optim.Adam(1.0).create(p).replicate())\n"
         "s.o.apply_gradient(g)\nserialization.to_bytes(s)",
-        "one copy was saved",
+        "was saved as one copy",
     ),
     "module-by-name": (
         "import importlib\nlib = importlib.import_module('flax.optim.adam')",
         "looked up by its name",
     ),
-    "class-by-text": ("c = Config(name='flax.optim.Adam')", "name legacy_optim.Adam and wrap"),
-    "module-by-text": ("MODULE = 'flax.optim'", "a text names flax.optim,"),
+    "class-by-text": ("c = Config(name='flax.optim.Adam')", "name legacy_optim.Adam instead"),
+    "module-by-text": ("MODULE = 'flax.optim'", "this string names flax.optim,"),
     "module-by-getattr": ("import flax\nlib = getattr(flax, 'optim')", "looked up by its name"),
     "replicate-saved-somewhere": (
         "from flax import serialization\no = optim.Adam(1.0).create(p).replicate()\n"
         "o.apply_gradient(g)\ndef save(): return serialization.to_bytes(o)",
-        "one copy was saved",
+        "was saved as one copy",
     ),
     "try-import": (
         "try:\n    from flax.optim import LAMB\nexcept ImportError:\n    LAMB = None",
@@ -145,14 +148,14 @@ BY_HAND = {
         "try:\n    from flax.optim import LAMB\nexcept (OSError, ImportError):\n    LAMB = None",
         "takes over",
     ),
-    "dynamic-attribute": ("x = optim.__dict__[name]", "no equal here"),
-    "unknown-name": ("for x in optim.unheard_of:\n    pass", "no equal here"),
+    "dynamic-attribute": ("x = optim.__dict__[name]", "has no equivalent: keep"),
+    "unknown-name": ("for x in optim.unheard_of:\n    pass", "has no equivalent: keep"),
     "pre-linen": ("import flax.nn", "port these modules"),
     "pre-linen-attribute": ("import flax\nclass M(flax.nn.Module): pass", "port these modules"),
     "step-of-a-definition": ("d.apply_gradient(h, p, s, g)", "tx.update"),
     "by-hand-optimizer": ("o = optim.Optimizer(d, s, t)", "built by hand"),
     "by-hand-state": ("o = optim.OptimizerState(0, s)", "built by hand"),
-    "unknown-origin": ("o = Thing()\no.apply_gradient(g)", "Nothing here says so"),
+    "unknown-origin": ("o = Thing()\no.apply_gradient(g)", "The code does not say so"),
     "gradient-not-unpacked": (
         "r = optim.Adam(1.0).create(p).compute_gradient(f)",
         "value_and_grad",
@@ -182,12 +185,12 @@ BY_HAND = {
         "from flax import linen as nn\nc = nn.GRUCell.initialize_carry(k, b, 3)",
         "GRUCell",
     ),
-    "update-as-a-value": ("f = optim.Adam(1.0).update_hyper_params", "no equal"),
+    "update-as-a-value": ("f = optim.Adam(1.0).update_hyper_params", "no equivalent"),
     "subclass-of-an-alias": (
         "Base = optim.Optimizer\nclass A(Base): pass",
         "derive it from optax_bridge.TrainState",
     ),
-    "sub-optimizers": ("optim.Adam(1.0).sub_optimizers", "no equal"),
+    "sub-optimizers": ("optim.Adam(1.0).sub_optimizers", "no equivalent"),
     "create-starred": ("x = optim.Adam(1.0).create(*parts)", "TrainState.create(apply_fn=None"),
     "create-with-another-argument": (
         "x = optim.Adam(1.0).create(p, other=1)",
@@ -212,14 +215,14 @@ BY_HAND = {
     ),
     "frozen-asked-for": (
         "from flax import core\nx = isinstance(params, core.FrozenDict)",
-        "ask for (dict, flax.core.FrozenDict)",
+        "test for (dict, flax.core.FrozenDict)",
     ),
     "frozen-among-others": (
         "from flax import core\nx = isinstance(params, (core.FrozenDict, list))",
-        "ask for (dict, flax.core.FrozenDict)",
+        "test for (dict, flax.core.FrozenDict)",
     ),
     "class-in-a-pattern": ("match d:\n    case optim.Adam():\n        pass", "cannot be asked"),
-    "looked-up-by-name": ("x = getattr(agent, name).target", "Nothing here says so"),
+    "looked-up-by-name": ("x = getattr(agent, name).target", "The code does not say so"),
     "index-update-by-name": (
         "x = jax.ops.index_update(x, i, y=1)",
         "x.at[index].set(value)",
@@ -231,13 +234,13 @@ BY_HAND = {
     "replicate-saved-by-its-method-elsewhere": (
         "o = optim.Adam(1.0).create(p).replicate()\no.apply_gradient(g)\n"
         "def f(): return o.state_dict()",
-        "one copy was saved",
+        "was saved as one copy",
     ),
     "replicate-saved-in-self": (
         "from flax import serialization\nclass A:\n    def f(self):\n"
         "        self.o = optim.Adam(1.0).create(p).replicate()\n"
         "        self.o.apply_gradient(g)\n        serialization.to_bytes(self.o)",
-        "one copy was saved",
+        "was saved as one copy",
     ),
 }
 

@@ -177,7 +177,7 @@ def test_a_notebook_on_one_line_with_a_timed_cell_and_an_installation(tmp_path: 
     assert sources[2].startswith("%%time\noptimizer = optax_bridge.TrainState.create(")
     assert sources[3] == cells[2]
     assert "short.ipynb:cell 4:1: this cell is not read" in output
-    assert "short.ipynb:cell 5:3: this class is called in code that is not shown here" in output
+    assert "short.ipynb:cell 5:3: this class is called in code outside this migration" in output
 
 
 def test_half_precision_in_a_cell_is_told_with_the_cell(tmp_path: Path):

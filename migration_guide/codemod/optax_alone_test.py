@@ -174,9 +174,9 @@ def test_what_has_no_equal_stays_and_says_why(subtests: pytest.Subtests):
 
 def test_traversals_stay_and_say_why(subtests: pytest.Subtests):
     for line, why in [
-        ("ts = map(optim.ModelParamTraversal, fs)", "Flax's own warns of its end"),
-        ("class T(optim.Traversal): pass", "they are to end"),
-        ("optim.t_identity.update(g, p)", "they are to end"),
+        ("ts = map(optim.ModelParamTraversal, fs)", "Flax's own is deprecated"),
+        ("class T(optim.Traversal): pass", "are deprecated"),
+        ("optim.t_identity.update(g, p)", "are deprecated"),
     ]:
         with subtests.test(line):
             after = line.replace("optim.", "legacy_optim.")
@@ -307,8 +307,8 @@ def test_a_note_about_converting_comes_once(tmp_path: Path):
     )
     assert code.count("files written before need converting") == 1
     options = "--optimizer 'Adam(learning_rate=0.1)' --recipe optax"
-    assert f"convert /runs/a /runs/a_new {options}; what" in code
-    assert "one copy, to be restored into one and replicated then" in code
+    assert f"convert /runs/a /runs/a_new {options}; it writes" in code
+    assert "one copy: restore into one, then replicate that" in code
 
 
 def test_a_rate_within_the_state_is_converted_by_the_programs_own_state():

@@ -9,7 +9,7 @@ from migration_guide.codemod.rewrite_test import settled
 
 HEAD = "import pickle\nfrom flax import optim\nopt = optim.Adam(0.1).create(p)\n"
 WRITTEN = f"{PREFIX}a TrainState holds the functions of its transformation, and pickle refuses"
-READ = f"{PREFIX}what flax.optim pickled cannot be read without it"
+READ = f"{PREFIX}a pickle of flax.optim objects cannot be loaded without"
 AGENT = (
     "class Agent:\n"
     "    def __init__(self):\n"
@@ -130,7 +130,7 @@ def test_leaves_in_their_order_get_a_comment(subtests: pytest.Subtests):
     for code in ORDERS.values():
         with subtests.test(code):
             result = rewrite(f"import jax\nimport numpy as np\n{HEAD}{code}\n", Options())
-            assert result.code.count(f"{PREFIX}leaves in their order") == 1
+            assert result.code.count(f"{PREFIX}this depends on the order of leaves") == 1
 
 
 def test_leaves_that_stay_in_memory_get_none():

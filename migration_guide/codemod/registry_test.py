@@ -16,7 +16,7 @@ from migration_guide.codemod.writing.context import Context
     [
         ("nowhere", "would use 'nowhere', which nothing defines"),
         ("class", "would not be Python"),
-        ("", "a further run would change the result once more"),
+        ("", "another run would change the result again"),
     ],
 )
 def test_what_a_rule_does_wrong_is_not_written(made: str, said: str):

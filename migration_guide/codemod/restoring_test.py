@@ -196,7 +196,7 @@ def test_a_folder_that_no_call_shows_gets_a_comment_once(subtests: pytest.Subtes
         with subtests.test(use):
             code = f"from flax.training.checkpoints import save_checkpoint\n{HEAD}{use}\n"
             result = rewrite(code, Options())
-            assert result.code.count(f"{NOTE}Flax hands the folder to Orbax") == 1
+            assert result.code.count(f"{NOTE}Flax now passes the folder to Orbax") == 1
             again = rewrite(result.code, Options())
             assert again.code == result.code
             assert [m.by_hand for m in again.messages] == [False]
@@ -222,7 +222,7 @@ def test_a_class_of_the_program_s_own_needs_a_template(
     report = driver.migrate([path], Options())
     (said,) = summary.convert_commands(report)
     assert said == "optax-bridge convert own own_new --like train.py:FUNCTION"
-    assert "where FUNCTION takes no arguments and returns what is restored into" in (
+    assert "where FUNCTION takes no arguments and returns the state to restore into" in (
         summary.summary(report, Options())
     )
 
@@ -265,5 +265,5 @@ def test_where_few_files_are_kept_the_old_one_is_said_to_go(subtests: pytest.Sub
                 f"checkpoints.save_checkpoint('/d', opt, 1{', ' * bool(arguments)}{arguments})\n"
             )
             result = rewrite(code, Options())
-            assert any("delete your old checkpoints" in m.text for m in result.messages) == said
+            assert any("deletes old checkpoints" in m.text for m in result.messages) == said
             assert "optax-bridge" not in result.code  # a line of the summary alone

@@ -37,14 +37,14 @@ def rewrite(
         new, context = _apply_rules(analysis, options, rules)
     except SyntaxError as error:
         problem = f"line {error.lineno}: {error.msg}" if error.lineno else error.msg
-        return Rewritten(code, refused=f"not Python that can be read: {problem}")
+        return Rewritten(code, refused=f"cannot be parsed as Python: {problem}")
     except RecursionError:
         return Rewritten(code, refused="nested too deeply to be read")
     except TooLargeError as error:
         return Rewritten(code, refused=str(error))
     messages, counts = context.messages(), Counter(context.counts)
     taken = sorted(name for name in context.needed if _is_taken(context, name))
-    refused = f"the name {taken[0]!r} is something else here: rename it first" if taken else ""
+    refused = f"the file uses the name {taken[0]!r} itself: rename it first" if taken else ""
     for _ in range(_ROUNDS):
         refused = refused or (_objection(code, new) if new != code else "")
         if refused or new == code or not _may_go_on(context, new):
@@ -60,7 +60,7 @@ def rewrite(
         counts += later.counts
         new = again
     else:
-        refused = "a further run would change the result once more; please report this"
+        refused = "another run would change the result again; please report this"
     listed = tuple(sorted(messages))
     if refused or new == code:
         return Rewritten(code, listed, refused=refused)

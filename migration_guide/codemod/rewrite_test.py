@@ -419,7 +419,7 @@ def test_what_would_overflow_a_parser_is_refused(subtests: pytest.Subtests):
                 ):
                     refused = rewrite(code, Options()).refused
                     assert refused.startswith(
-                        ("not Python that can be read: line", "nested too deeply")
+                        ("cannot be parsed as Python: line", "nested too deeply")
                     )
 
 

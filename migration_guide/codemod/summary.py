@@ -22,32 +22,31 @@ from optax_bridge._text import listing
 
 _RANDOM = re.compile(r"\brandom\.(?:PRNGKey|key|split)\b|\bdropout\b", re.IGNORECASE)
 _RANDOM_NUMBERS = (
-    "Random numbers: JAX draws others than it did then. To keep those, for dropout and initial "
-    "parameters too, run `migrate --write --old-random-numbers` on the same files: it puts "
-    f"{random_numbers.LINE} behind the imports. `optax-bridge run` does it by itself."
+    "Random numbers: today's JAX draws different ones. To keep the old ones, also for dropout and "
+    "initial parameters, run `migrate --write --old-random-numbers` on the same files: it puts "
+    f"{random_numbers.LINE} after the imports. `optax-bridge run` does so by default."
 )
-_FLOAT32 = (
-    "Written for float32: {}. Neither the program nor what it imports has a word of half precision."
-)
+_FLOAT32 = "Written for float32: {}. Neither the program nor its imports mention half precision."
 _LEGACY = (
-    "On legacy_optim still: {}. What takes these definitions is legacy too, a class of your own or "
-    "one chosen at run time; wrap_definition or from_legacy makes one transformation of it all."
+    "Still on legacy_optim: {}. The code that takes these definitions is legacy too, a class of "
+    "your own or one chosen at run time; wrap_definition or from_legacy turns all of it into one "
+    "transformation."
 )
 
-_NEXT = "Next, see that the new optimizers take the same steps as the old ones"
-_COMPUTED = f" (where the program computes a learning rate, {SOME_RATE} takes its place)"
+_NEXT = "Next, check that the new optimizers take the same steps as the old ones"
+_COMPUTED = f" ({SOME_RATE} stands in for a learning rate that the program computes)"
 _RESUMING = (
-    "Where it restores a checkpoint, see as well that it goes on as before: optax-bridge "
+    "If it restores a checkpoint, also check that it continues as before: optax-bridge "
     "check-resume {checkpoint} --program {program}:{function} --old OLD_PROGRAM:{function}{rate}, "
     "{fill_in}"
 )
 _WITHOUT_ARGUMENTS = (
     f"{FILL_IN}. If the programs have no such function, add to both\n"
     f"  def {UNKNOWN_TEMPLATE}():\n"
-    '      """Returns what a checkpoint is restored into."""\n'
-    "      return ...(...)  # the program's own call, its arguments written out"
+    '      """Returns the state to restore a checkpoint into."""\n'
+    "      return ...(...)  # the program's own call, with its arguments written out"
 )
-_OLD_PROGRAM = "where OLD_PROGRAM is the file as it was"
+_OLD_PROGRAM = "where OLD_PROGRAM is the file before the rewrite"
 
 
 def summary(report: Report, options: Options, written: bool = False) -> str:
@@ -59,7 +58,7 @@ def summary(report: Report, options: Options, written: bool = False) -> str:
     ]
     parts += _assumed(report)
     if report.refusals:
-        parts.append("Left as they are:")
+        parts.append("Unchanged:")
         parts += [f"  {result.path}: {result.refused}" for result in report.refusals]
     commands = next_commands(report) if written else []
     if commands:
@@ -88,10 +87,10 @@ def _why_nothing(report: Report, options: Options) -> str:
     """Why nothing changed, where every file could be read."""
     all_rules = options.rules is None or len(options.rules) == len(RULES)
     if report.users and not all_rules:
-        return "the rules that were chosen find nothing in files that use flax.optim."
+        return "the selected rules match nothing in files that use flax.optim."
     if report.users:
-        by_hand = "is for a person, see below" if report.by_hand else "stays as it is"
-        return f"the code of flax.optim {by_hand}."
+        by_hand = "needs a person, see below" if report.by_hand else "stays unchanged"
+        return f"the code that uses flax.optim {by_hand}."
     uses = "it does not use flax.optim" if report.seen == 1 else "none of them uses flax.optim"
     if not report.migrated:
         return f"{uses}."
@@ -102,7 +101,7 @@ def _why_nothing(report: Report, options: Options) -> str:
 
 def _messages(report: Report, written: bool) -> Iterator[str]:
     is_old = report.changed_files and not written
-    lines_of = " (lines of the files as they are now)" if is_old else ""
+    lines_of = " (line numbers before the rewrite)" if is_old else ""
     for title, by_hand in (("To do by hand", True), ("Good to know", False)):
         messages = [(r.path, m) for r in report.results for m in r.messages if m.by_hand is by_hand]
         if messages:
@@ -116,20 +115,20 @@ def _checkpoints(report: Report, options: Options) -> Iterator[str]:
     if not commands:
         return
     if options.optax_alone:
-        yield "Old checkpoints need converting, unless the program imports optax_bridge still:"
+        yield "Old checkpoints need converting, unless the program still imports optax_bridge:"
     else:
-        yield "Old checkpoints are read as they are; to convert files all the same:"
+        yield "The program reads old checkpoints itself; to convert files anyway:"
     yield from (f"  {command}" for command in commands)
     if any(f"learning_rate={SOME_RATE}" in command for command in commands):
-        yield f"  The learning rate plays no part in it: {SOME_RATE} may stand for a computed one."
+        yield f"  Its learning rate does not matter: {SOME_RATE} stands in for a computed one."
     if any(command.endswith(f":{UNKNOWN_TEMPLATE}") for command in commands):
         yield f"  {FILL_IN}; if the program has none, add it."
     prefixes = {r.prefix for result in report.results for r in result.checkpoints if not r.format}
     names = " or ".join(f"NEW_FOLDER/{prefix}STEP" for prefix in sorted(prefixes))
     if names:
         yield (
-            f"  A checkpoint of a folder belongs into {names}, so that the program finds it there, "
-            "and later what it saves beside it."
+            f"  Convert a checkpoint of a folder to {names}, so that the program finds it next to "
+            "those that it saves later."
         )
 
 

@@ -14,7 +14,7 @@ After:
 
 Per-call values keep working with this project's transformations, under the names of Optax; the rule
 for constructors chooses those wherever a step gives one. `**overrides` stay, with a note: a legacy
-name in them that is another one in Optax is an error when the step runs, never passed over.
+name in them that Optax does not know is an error when the step runs, never ignored.
 """
 
 import libcst as cst
@@ -30,8 +30,8 @@ from migration_guide.codemod.writing.context import Context, New
 from migration_guide.codemod.writing.optax_alone import with_hyper_params
 
 _OVERRIDES = (
-    "the names in these overrides are those of optax_bridge's transformation now, e.g. b1 for "
-    "beta1; learning_rate is the same, and a name that nothing takes is an error"
+    "these overrides now need the names of optax_bridge's transformation, e.g. b1 for beta1; "
+    "learning_rate is the same, and an unknown name is an error"
 )
 
 
@@ -45,7 +45,7 @@ def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> New
         if sum(arg.keyword is None and not arg.star for arg in original.args) > 1:
             if not _is_own(context, holder):
                 context.by_hand(
-                    original, f".apply_gradient of a definition has no equal: {INSTEAD}"
+                    original, f".apply_gradient of a definition has no equivalent: {INSTEAD}"
                 )
             return None
         if (not kind or OPTIMIZER in kind) and not _is_own(context, holder):
@@ -62,7 +62,7 @@ def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> New
     if None in args:
         context.by_hand(
             original,
-            "write out which hyper-parameters this step overrides: "
+            "write out the hyper-parameters that this step overrides: "
             ".apply_gradients(grads=..., learning_rate=...), with the names of optax_bridge's "
             "transformation; a definition of your own keeps its names",
         )

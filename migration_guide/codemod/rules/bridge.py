@@ -1,5 +1,5 @@
 # pyright: strict
-"""A definition that only the running program can tell is bridged by `optax_bridge.from_legacy`.
+"""A definition known only at run time is bridged by `optax_bridge.from_legacy`.
 
 Before:
 
@@ -20,8 +20,8 @@ After:
         apply_fn=None, params=params, tx=optax_bridge.from_legacy(clipping.Optimizer(0.1))
     )
 
-`legacy_optim` has the same classes; `from_legacy` makes of any of their definitions a
-transformation of the same arithmetic. So the program runs unchanged, and a comment says how to do
+`legacy_optim` has the same classes; `from_legacy` turns any of their definitions into a
+transformation with the same arithmetic. So the program runs unchanged, and a comment says how to do
 without the bridge.
 """
 
@@ -34,21 +34,20 @@ from migration_guide.codemod.writing.context import Context, Expression, New
 
 BRIDGE = "optax_bridge.from_legacy"
 CHOSEN = (
-    "chosen at run time, so it stays on legacy_optim, and from_legacy turns it into its equal; "
-    "to do without, write an Optax optimizer for each choice (`optax-bridge recipe 'NAME(...)'`)"
+    "chosen at run time, so it stays on legacy_optim, and from_legacy converts it; to do without, "
+    "write an Optax optimizer for each choice (`optax-bridge recipe 'NAME(...)'`)"
 )
 _UNSEEN = (
-    "it comes from a module that was not migrated along, so it stays on optax_bridge: "
-    "from_legacy turns a legacy definition into its equal; "
-    "once that module returns an Optax transformation, drop from_legacy"
+    "from a module outside this migration, so it stays on optax_bridge: from_legacy converts a "
+    "legacy definition; once that module returns an Optax transformation, drop from_legacy"
 )
 _ESCAPES = (
-    "this class is called in code that is not shown here: wrap the result, "
-    "optax_bridge.from_legacy(...), or pass on an Optax optimizer (`optax-bridge recipe`)"
+    "this class is called in code outside this migration: wrap the result, "
+    "optax_bridge.from_legacy(...), or pass an Optax optimizer instead (`optax-bridge recipe`)"
 )
 _NO_CLASS = (
-    "a transformation has no class of its own: make a new one by the same call, and take "
-    "its name from what chose it"
+    "a transformation has no class of its own: make a new one by the same call, and take its name "
+    "from the setting that chose it"
 )
 _CLASS_CHECKS = ("isinstance", "issubclass", "assertIsInstance", "assertNotIsInstance")
 _LOOKUPS = ("getattr", "hasattr", "vars", "dir")

@@ -14,12 +14,12 @@ After:
     checkpoints.save_checkpoint(os.path.abspath("run"), optimizer, step)
     checkpoints.save_checkpoint(absolute_folder(folder), optimizer, step)
 
-Flax hands the folder to Orbax now, which takes absolute paths alone: a relative one is an error at
-the first save. A folder that only the running program knows may as well be the address of a store,
-gs://..., which `os.path.abspath` would make a folder of. The functions of this package take either.
+Flax now passes the folder to Orbax, which takes only absolute paths: a relative one is an error at
+the first save. A folder known only at run time may also be the address of a store, gs://..., which
+`os.path.abspath` would turn into a folder. The functions of this package take either.
 
-Orbax restores arrays onto one device for good, and `jax.pmap` refuses such a key or rate: where the
-program has one, `jax.device_get` makes of it the NumPy arrays that Flax gave.
+Orbax restores arrays committed to one device, and `jax.pmap` refuses such a key or rate: where the
+program has one, `jax.device_get` turns it into the NumPy arrays that Flax gave.
 """
 
 import libcst as cst
@@ -33,12 +33,11 @@ _CALLS = ("save_checkpoint", "save_checkpoint_multiprocess", "restore_checkpoint
 _HOME = "flax.training.checkpoints."
 _READ = "jax.device_get"
 _MESSAGE = (
-    "Flax hands the folder to Orbax now, which takes absolute paths alone: os.path.abspath(...) "
-    "makes one"
+    "Flax now passes the folder to Orbax, which takes only absolute paths: use os.path.abspath(...)"
 )
 _SOURCE = '''
 def {name}(folder):
-    """Returns the folder as Orbax takes it; the address of a store is not changed."""
+    """Returns the folder as an absolute path, or the address of a store unchanged."""
     return folder if "://" in str(folder) else os.path.abspath(folder)
 '''
 

@@ -1,5 +1,5 @@
 # pyright: strict
-"""A `Checkpoint` of clu reads files that hold optimizers of flax.optim as well as new ones.
+"""A `Checkpoint` of clu reads files with optimizers of flax.optim as well as new ones.
 
 Before:
 
@@ -30,7 +30,7 @@ _CLASSES = ("clu.checkpoint.Checkpoint", "clu.checkpoint.MultihostCheckpoint")
 _HELPER = "reading_old_files"
 _SOURCE = '''
 def {name}(checkpoint):
-    """The checkpoint of clu, which reads what holds optimizers of flax.optim as well."""
+    """Makes a checkpoint of clu read files with optimizers of flax.optim too."""
     load = checkpoint.load_state
 
     def load_state(state, path=None):

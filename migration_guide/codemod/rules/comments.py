@@ -10,19 +10,18 @@ Before:
 
 After:
 
-    # optax-bridge: a cell is told its size now, and makes its carry itself: ...
+    # optax-bridge: a cell now knows its size and makes its own carry: ...
     carry = nn.LSTMCell.initialize_carry(key, (batch_size,), hidden_size)
-    # optax-bridge: a cell has `features` now, ...
+    # optax-bridge: a cell now needs `features`, ...
     carry, y = nn.LSTMCell(name="cell")(carry, x)
     # optax-bridge: jax.Array is abstract, ...
     same = type(x) is jax.Array
-    # optax-bridge: of JAX's arrays, clip takes min= and max= now, not a_min= and a_max=
+    # optax-bridge: the clip method of JAX arrays now takes min= and max=, not a_min= and a_max=
     z = x.clip(a_min=0.0)
 
-A note on the modules before Linen, `flax.nn`, stands at their import alone: porting them is another
-migration. The rest of such a file is rewritten all the same. Only where `import *` of another
-module may have brought names of flax.optim as well, nothing of the file is: half of it would be
-worse.
+The modules before Linen, `flax.nn`, get a comment at their import only: porting them is another
+migration. The rest of such a file is rewritten. Only if `import *` of another module may also have
+brought names of flax.optim, the whole file stays unchanged: half a migration would be worse.
 """
 
 import libcst as cst
@@ -39,32 +38,32 @@ from migration_guide.codemod.writing.context import Context, Expression, Line
 IN_DEFINITIONS = True
 ANSWERS_FOR = ("flax.nn", "flax.deprecated")
 _PRE_LINEN = (
-    "flax.nn went with flax 0.4: port these modules to flax.linen, whose parameter trees differ"
+    "flax 0.4 removed flax.nn: port these modules to flax.linen, whose parameter trees differ"
 )
 _SIZE = (
-    "a cell has `features` now, the size of its carry: {cell}(features=hidden_size); "
-    "`optax-bridge run` still takes it from the carry"
+    "a cell now needs `features`, the size of its carry: {cell}(features=hidden_size); only under "
+    "`optax-bridge run` it still follows from the carry"
 )
 CARRY = (
-    "a cell is told its size now, and makes its carry itself: {cell}(features=size, "
-    "parent=None).initialize_carry(rng, (*batch_dims, 1)), where the last number decides nothing"
+    "a cell now knows its size and makes its own carry: {cell}(features=size, "
+    "parent=None).initialize_carry(rng, (*batch_dims, 1)), where the last number has no effect"
 )
 _SHAPES = (
-    "{cell} hands out arrays of another shape than the template's without an error: "
+    "{cell} restores arrays whose shapes differ from the template's without an error: "
     "optax_bridge.checkpoints.restore_checkpoint refuses them"
 )
 _KEEP = (
-    "`keep` will delete your old checkpoints, those of flax.optim first: copy them if the training "
-    "may have to go back to them"
+    "`keep` deletes old checkpoints, those of flax.optim first: copy them if you may have to go "
+    "back to them"
 )
 _STAR = (
     "it is unclear which names come from import *: import them by name, and run this again; "
     "until then nothing in this file is rewritten"
 )
-_CLIP = "of JAX's arrays, clip takes min= and max= now, not a_min= and a_max="
+_CLIP = "the clip method of JAX arrays now takes min= and max=, not a_min= and a_max="
 _ABSTRACT = (
-    "jax.Array is abstract, the type of no array: type(x) is never equal to it, and it is no key "
-    "for a look-up by type; ask isinstance(x, jax.Array), and make arrays with jax.numpy.asarray"
+    "jax.Array is abstract, and no array has it as its type: type(x) never equals it, and it "
+    "cannot be a key by type; use isinstance(x, jax.Array), and make arrays with jax.numpy.asarray"
 )
 _MODULES = ("", "recurrent.")
 # Called without `features`; called at all; named in a program that restores; called with `keep`.

@@ -30,12 +30,12 @@ from optax_bridge.correspondence.claim import FULL_PRECISION
 from optax_bridge.correspondence.recipe import Source, imports, render
 
 _MIXED = (
-    "stays on optax_bridge with the rest of the program, whose steps give hyper-parameters to "
-    "definitions that have no equal in public Optax, or which reads hyper-parameters"
+    "stays on optax_bridge with the rest of the program, which reads hyper-parameters, or passes "
+    "them per step to definitions without an equivalent in public Optax"
 )
 _SPREAD = (
-    "what is in * and ** decides which Optax optimizer is its equal, so it stays on "
-    "legacy_optim, and from_legacy turns it into that; to do without, write out the arguments"
+    "the arguments in * and ** decide which Optax optimizer is equivalent, so it stays on "
+    "legacy_optim, and from_legacy converts it; to do without, write out the arguments"
 )
 
 _EXACT = "{0}, not public Optax: {1}"
@@ -43,8 +43,8 @@ _PER_CALL = "steps give it hyper-parameters, or the program reads them"
 _MAGNIFIED = "{0} magnifies the rounding of public Optax within it"
 _HALF = "{0}, not public Optax: parameters may be in half precision ({1}). {2}"
 _DIFFERS = (
-    "parameters may be in half precision ({}), where this is another optimizer. {}. Keep the "
-    "parameters in float32, or write {}, which this package has"
+    "parameters may be in half precision ({}), where this computes something else. {}. Keep the "
+    "parameters in float32, or use {} of this package"
 )
 
 
@@ -70,7 +70,7 @@ def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> New
         )
     if arguments is None:
         context.by_hand(
-            original, f"{name} takes other arguments: see `optax-bridge recipe '{name}()'`"
+            original, f"{name} does not take these arguments: see `optax-bridge recipe '{name}()'`"
         )
         return None
     values = {name: settings.value(context.analysis.module, arg) for name, arg in arguments.items()}

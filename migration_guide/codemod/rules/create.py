@@ -123,7 +123,7 @@ def train_state(
             return cst.parse_expression(f"{optax_alone.TRAIN_STATE}.create")
         context.remark(
             original,
-            "stays on optax_bridge: these parameters are an array, and Flax's own TrainState steps "
-            "over dicts alone",
+            "stays on optax_bridge: these parameters are an array, and Flax's own TrainState takes "
+            "only dicts",
         )
     return context.reference("optax_bridge.TrainState.create")

@@ -27,8 +27,8 @@ from migration_guide.codemod.reading.tree import transform
 from migration_guide.codemod.writing.context import Context, Line
 
 _STAYS = (
-    "flax.optim is gone, so this import fails now, and a name that it brings has another meaning "
-    "here as well, or is passed on: remove it, or import what is still needed of legacy_optim"
+    "flax.optim is gone, so this import fails now, and a name that it binds also has another "
+    "meaning here, or is passed on: remove it, or import the names still needed from legacy_optim"
 )
 _NOTHING: cst.FlattenSentinel[imports.ImportNode] = cst.FlattenSentinel[imports.ImportNode]([])
 
@@ -39,8 +39,8 @@ def rewrite_statement(context: Context, original: Line, _: Line) -> None:
         if imports.mentions(node, OPTIM) and is_tried(context, node):
             context.by_hand(
                 node,
-                "flax.optim is gone, so this import fails now and what handles that takes over: "
-                "remove it, or what is not needed any longer",
+                "flax.optim is gone, so this import fails now and its handler takes over: remove "
+                "the import, or the branch that is no longer needed",
             )
 
 
@@ -50,7 +50,7 @@ def is_no_module(name: str) -> bool:
 
 
 def is_tried(context: Context, node: cst.CSTNode) -> bool:
-    """True if a statement stands within `try:`."""
+    """True if a statement is inside `try:`."""
     return any(isinstance(above, cst.Try | cst.TryStar) for above in context.ancestors(node))
 
 

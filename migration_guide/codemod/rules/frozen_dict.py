@@ -30,12 +30,10 @@ from migration_guide.codemod.reading.tree import index_of, keyword_of, last_name
 from migration_guide.codemod.writing.context import Context, New
 
 _VARIABLES = re.compile(r"(^|_)(variables|params|state|states|stats|collections?)$")
-PERHAPS = (
-    "if this is what a module's init returned, it is a dict now: flax.core.{}(it) takes either"
-)
+PERHAPS = "if a module's init returned this, it is now a dict: flax.core.{}(it) takes either"
 NO_LONGER = (
-    "what a module's init and apply return is a dict now, no FrozenDict: if that may come here, "
-    "ask for (dict, flax.core.FrozenDict), or the other branch is taken"
+    "a module's init and apply now return a dict, not a FrozenDict: if this may be such a result, "
+    "test for (dict, flax.core.FrozenDict), or the other branch is taken"
 )
 _METHODS = ("unfreeze", "pretty_repr")
 _MAKERS = ("init", "init_with_output", "apply", "freeze", "FrozenDict")

@@ -51,19 +51,19 @@ from migration_guide.codemod.writing.context import Context, New
 _OF_SEVERAL = ("zip", "enumerate", "list", "tuple", "len", "reversed", "map")
 
 _WHOSE = (
-    "which optimizer this is does not show: of a subclass of MultiOptimizer the list is "
-    'optimizer.tx.hyper_params["hyper_params"], with the old names and .replace(...); of '
-    "multi_optimizer [tx.hyper_params for tx in optimizer.tx.inner], mappings with the new ones"
+    "the kind of optimizer is unclear: for a subclass of MultiOptimizer the list is "
+    'optimizer.tx.hyper_params["hyper_params"], with the old names and .replace(...); for '
+    "multi_optimizer [tx.hyper_params for tx in optimizer.tx.inner], mappings with the new names"
 )
 _BOTH = (
-    "this file makes one optimizer and groups, and which this is of does not show: of "
-    "multi_optimizer they are [tx.hyper_params for tx in optimizer.tx.inner], which a step takes "
-    "as hyper_params=; of one they are optimizer.tx.hyper_params, a mapping, which a step takes as "
-    "**. What replace and update_hyper_params changed is | {...} of such a mapping"
+    "this file makes a single optimizer and groups, and it is unclear which one this is: for "
+    "multi_optimizer use [tx.hyper_params for tx in optimizer.tx.inner], which a step takes as "
+    "hyper_params=; for a single one optimizer.tx.hyper_params, a mapping, which a step takes as "
+    "**. In place of replace and update_hyper_params, use | {...} on such a mapping"
 )
 _FIXED = (
     "hyper-parameters of a transformation cannot be set afterwards: make a new one with them, or "
-    "give them at each step, .apply_gradients(grads=..., learning_rate=...)"
+    "pass them at each step, .apply_gradients(grads=..., learning_rate=...)"
 )
 
 

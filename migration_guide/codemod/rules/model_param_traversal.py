@@ -44,7 +44,7 @@ def rewrite_reference(context: Context, original: Expression, _: Expression) -> 
     if call is not None and call not in context.analysis.legacy and not _is_traversed(context):
         return context.reference("optax_bridge.path_mask")
     if context.options.optax_alone:
-        context.remark(original, "stays on legacy_optim: Flax's own warns of its end")
+        context.remark(original, "stays on legacy_optim: Flax's own is deprecated")
     return context.reference("legacy_optim.ModelParamTraversal")
 
 

@@ -45,14 +45,12 @@ def rewrite_reference(context: Context, original: Expression, _: Expression) -> 
         )
         return None
     if isinstance(above, cst.MatchClass):
-        context.by_hand(
-            original, f"{name} in a pattern: the parts of a TrainState are params, step, opt_state"
-        )
+        context.by_hand(original, f"{name} in a pattern: a TrainState has params, step, opt_state")
         return None
     if name == "OptimizerState":
         context.by_hand(
             original,
-            "OptimizerState has no equal: its step is TrainState.step, the rest .opt_state",
+            "OptimizerState has no equivalent: step is TrainState.step, the rest .opt_state",
         )
         return None
     if name == "Optimizer" and context.is_optax_alone:

@@ -11,7 +11,7 @@ After:
     fresh = optax_bridge.TrainState.create(apply_fn=None, params=params, tx=optimizer.tx)
 
 Definition and transformation play the same part. A definition's own methods for a single parameter
-have no equal, and are left for a person.
+have no equivalent, and are left for a person.
 """
 
 import libcst as cst
@@ -25,7 +25,7 @@ INSTEAD = (
     "state.apply_gradients(grads=grads, hyper_params=[{...}, {...}])"
 )
 # What other rules take, and what a transformation has.
-_HAVE_EQUALS = ("create", "hyper_params", "init", "update", "inner", "replace", "_replace")
+_HAVE_EQUIVALENTS = ("create", "hyper_params", "init", "update", "inner", "replace", "_replace")
 
 
 def rewrite_attribute(context: Context, original: cst.Attribute, updated: cst.Attribute) -> New:
@@ -38,6 +38,6 @@ def rewrite_attribute(context: Context, original: cst.Attribute, updated: cst.At
         if name == "init_state":
             return updated.with_changes(attr=cst.Name("init"))
         is_update = name == "update_hyper_params" and context.call_of(original) is not None
-        if name not in _HAVE_EQUALS and (not is_update or OWN_GROUPS in kind):
-            context.by_hand(original, f".{name} of a definition has no equal: {INSTEAD}")
+        if name not in _HAVE_EQUIVALENTS and (not is_update or OWN_GROUPS in kind):
+            context.by_hand(original, f".{name} of a definition has no equivalent: {INSTEAD}")
     return None

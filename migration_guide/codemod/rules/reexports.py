@@ -7,7 +7,7 @@ Before:
 
 After:
 
-    # optax-bridge (note): stays on legacy_optim for others, ...
+    # optax-bridge (note): stays on legacy_optim for other modules, ...
     from legacy_optim import Adam
     __all__ = ["Adam"]
 
@@ -25,8 +25,8 @@ from migration_guide.codemod.reading.names import EXPORTS, OPTIM, canonical, is_
 from migration_guide.codemod.writing.context import Context, Line
 
 _MESSAGE = (
-    "stays on legacy_optim for others, who may import it from here (their definitions become Optax "
-    "with optax_bridge.from_legacy(...)); it can go when no file does any longer"
+    "stays on legacy_optim for other modules, which may import it from here (their definitions "
+    "become Optax with optax_bridge.from_legacy(...)); remove it once no file imports it"
 )
 
 

@@ -28,8 +28,8 @@ def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> New
     if "state" in names or "optimizer_def" in names:
         context.by_hand(
             original,
-            "replace the parts of the TrainState: .replace(params=..., step=..., opt_state=...); "
-            "a step that is set goes into the counts of opt_state as well, where it has any: "
+            "replace fields of the TrainState: .replace(params=..., step=..., opt_state=...); when "
+            "you set step, also set the counts in opt_state, if it has any: "
             "optax.tree.set(opt_state, count=step)",
         )
         return None

@@ -53,13 +53,13 @@ from migration_guide.codemod.reading.tree import (
 from migration_guide.codemod.writing.context import Context, New
 
 _LEFT = (
-    "replicate() made each step average the gradients over the devices, and no step of this "
-    "optimizer is seen here: write flax.jax_utils.replicate(optimizer), and "
+    "replicate() made each step average the gradients over the devices, and this file has no step "
+    "of this optimizer: write flax.jax_utils.replicate(optimizer), and "
     "grads = jax.lax.pmean(grads, 'batch') before .apply_gradients(grads=grads)"
 )
 _SAVED = (
-    "of what replicate() returned one copy was saved: save flax.jax_utils.unreplicate(optimizer), "
-    "and replicate what is restored"
+    "a replicated optimizer was saved as one copy: save flax.jax_utils.unreplicate(optimizer), "
+    "and replicate the restored one"
 )
 _DEEPEST = 5  # objects in one another
 _STEPS = ("apply_gradient", "optimize")

@@ -38,13 +38,13 @@ FUNCTIONS = {
 _HOME = "optax_bridge.checkpoints"
 _REPLICATE = "flax.jax_utils.replicate"
 CONVERTING = "files written before need converting"
-FILL_IN = f"where {UNKNOWN_TEMPLATE} takes no arguments and returns what is restored into"
+FILL_IN = f"where {UNKNOWN_TEMPLATE} takes no arguments and returns the state to restore into"
 _NO_TEMPLATE = (
-    "without a template this returns what is in the file: TrainStates have params, step and "
-    "opt_state there, what flax.optim wrote has target and state"
+    "without a template this returns the content of the file: params, step and opt_state for a "
+    "TrainState, target and state if flax.optim wrote it"
 )
 _ON_IMPORT = (
-    "this runs whenever the program is imported, as `check-resume` and `convert --like` do: "
+    "this runs on import, and `check-resume` and `convert --like` import the program: "
     'put the training below `if __name__ == "__main__"` first'
 )
 # What is read of optimizers and states, and is no optimizer.
@@ -100,7 +100,7 @@ def needs_converting(context: Context, call: cst.Call | None, name: str) -> str:
     if restored.is_to_be_filled_in:
         advice += f", {FILL_IN}"
     if any(context.name(c.func) == _REPLICATE for c in context.analysis.facts.calls):
-        advice += "; what it writes has one copy, to be restored into one and replicated then"
+        advice += "; it writes one copy: restore into one, then replicate that"
     return advice
 
 

@@ -9,7 +9,7 @@ Before:
 After:
 
     step = int(optimizer.step)
-    # optax-bridge: optimizer.state is split up now: ...
+    # optax-bridge: optimizer.state is now split: ...
     first_moment = optimizer.state.param_states
 
 The step counts the same in both. The state of each parameter has other names and another layout in
@@ -38,9 +38,9 @@ def rewrite_attribute(context: Context, original: cst.Attribute, updated: cst.At
     if not (isinstance(above, cst.Attribute) and above.attr.value == "step"):
         context.by_hand(
             original,
-            "optimizer.state is split up now: the step is .step, the moments are in .opt_state, "
-            "where optax.tree.get(state.opt_state, NAME) reads and optax.tree.set(state.opt_state, "
-            "NAME=...) replaces them; `optax-bridge recipe 'CALL(...)'` tells the names. What a "
-            "definition of your own keeps is .opt_state itself, unchanged",
+            "optimizer.state is now split: the step is .step, the moments are in .opt_state; read "
+            "them with optax.tree.get(state.opt_state, NAME), set them with "
+            "optax.tree.set(state.opt_state, NAME=...); `optax-bridge recipe 'CALL(...)'` lists "
+            "the names. The state of a definition of your own is .opt_state itself, unchanged",
         )
     return None

@@ -9,12 +9,12 @@ After:
 
     focus = legacy_optim.t_identity["encoder"].tree()
 
-Flax still has them in `flax.traverse_util`, where they warn of their end; these stay.
+Flax still has them in `flax.traverse_util`, where they are deprecated; these stay.
 """
 
 from migration_guide.codemod.writing.context import Context, Expression, New
 
-_STAYS = "stays on legacy_optim: Flax keeps traversals in flax.traverse_util, where they are to end"
+_STAYS = "stays on legacy_optim: the traversals in flax.traverse_util are deprecated"
 _NAMES = ("Traversal", "t_identity")
 
 

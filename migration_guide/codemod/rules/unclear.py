@@ -17,25 +17,25 @@ After:
     optimizer = make_optimizer(config).create(params)
     # optax-bridge: is this an optimizer of flax.optim? ...
     rate = optimizer.target
-    # optax-bridge: an attribute looked up by a string: ...
+    # optax-bridge: attribute looked up by a string: ...
     value = getattr(known_optimizer, name)
     # optax-bridge: optimizer.apply_gradient taken as a value: write a lambda
     step = known_optimizer.apply_gradient
-    # optax-bridge: a text names flax.optim.Adam, ...
+    # optax-bridge: this string names flax.optim.Adam, ...
     config.optimizer = "flax.optim.Adam"
     # optax-bridge: a TrainState holds the functions of its transformation, ...
     pickle.dump(known_optimizer, file)
     # optax-bridge: names of flax.optim's state dict: ...
     step = serialization.msgpack_restore(data)["state"]["step"]
-    # optax-bridge: leaves in their order: ...
+    # optax-bridge: this depends on the order of leaves: ...
     treedef = jax.tree_util.tree_structure(known_optimizer)
 
-A name says little: there are target networks, optimizers of other libraries and `create` methods of
-all kinds. So nothing is rewritten by name alone, but nothing that is named or used like an
-optimizer is passed over in silence either. The same holds for a program's own handling of an
-optimizer's contents. A `TrainState` has functions, which pickle refuses; other names in its state
-dict; and its leaves in another order, so that an old file of leaves without names may be read
-without an error, momenta for parameters.
+A name alone proves little: there are target networks, optimizers of other libraries and `create`
+methods of all kinds. So nothing is rewritten by its name alone, but everything named or used like
+an optimizer gets a comment. The same goes for code that handles an optimizer's contents itself. A
+`TrainState` holds functions, which pickle refuses; has other names in its state dict; and has its
+leaves in another order, so that an old file of leaves without names may be read without an error,
+momenta as parameters.
 """
 
 import itertools
@@ -79,29 +79,29 @@ _MAKE_DICTS = (
 )  # fmt: skip
 _PICKLE = ("pickle", "_pickle", "cPickle", "cloudpickle", "dill", "joblib", "numpy", "torch")
 _FILES = ("numpy.load", "numpy.save", "pickle.", "joblib.", "h5py.")
-_BY_STRING = "an attribute looked up by a string: a TrainState has params, step, opt_state"
+_BY_STRING = "attribute looked up by a string: a TrainState has params, step, opt_state"
 _IN_TEXT = (
-    "a text names {0}, which is gone: where the text is looked up, name {1} and wrap what it "
-    "makes, optax_bridge.from_legacy(...); or name its equal in Optax (`optax-bridge recipe`)"
+    "this string names {0}, which is gone: name {1} instead and wrap the result of the look-up, "
+    "optax_bridge.from_legacy(...); or name its Optax equivalent (`optax-bridge recipe`)"
 )
 _BY_NAME = (
-    "flax.optim looked up by its name: it is gone, and nothing that is used through this is "
+    "flax.optim is looked up by its name: it is gone, and no use through this look-up is "
     "rewritten; import it (from flax import optim), use that, and run this again"
 )
 _DANGLING = (
-    "nothing imports `optim` here; if it is flax.optim's, import it (from flax import optim) and "
-    "run this again, or write its equal (`optax-bridge recipe`)"
+    "nothing imports `optim` here; if flax.optim is meant, import it (from flax import optim) and "
+    "run this again, or write the Optax equivalent (`optax-bridge recipe`)"
 )
 UNCLEAR = (
-    f"{QUESTION} Nothing here says so for sure; if it is, annotate it as "
+    f"{QUESTION} The code does not say so for sure; if it is, annotate it as "
     "optax_bridge.TrainState and use .params, .step and .apply_gradients(grads=...)"
 )
 _UNCLEAR_METHOD = (
-    f"{QUESTION} Nothing here says so for sure; if it is, annotate it as "
+    f"{QUESTION} The code does not say so for sure; if it is, annotate it as "
     "optax_bridge.TrainState and run this again, which rewrites .{}"
 )
 _UNCLEAR_DEFINITION = (
-    "is this a definition of flax.optim? Nothing here says so; if it is, "
+    "is this a definition of flax.optim? The code does not say so; if it is, "
     "optax_bridge.TrainState.create(apply_fn=None, params=..., tx=...)"
 )
 _PICKLED = (
@@ -110,41 +110,42 @@ _PICKLED = (
     "optax_bridge.checkpoints.from_bytes(template, data)"
 )
 _UNPICKLED = (
-    "what flax.optim pickled cannot be read without it: in a script of two lines, started with "
-    "`optax-bridge run`, load it and write flax.serialization.to_bytes(loaded) to a file; here "
-    "read that with optax_bridge.checkpoints.from_bytes(template, data), the template like what "
-    "was loaded, with a TrainState for each optimizer. Where an optimizer's target and state were "
-    "pickled apart, put {'target': target, 'state': state} into what is written, in their place"
+    "a pickle of flax.optim objects cannot be loaded without flax.optim: load it in a two-line "
+    "script under `optax-bridge run`, and write flax.serialization.to_bytes(loaded) to a file; "
+    "read that here with optax_bridge.checkpoints.from_bytes(template, data), into a template of "
+    "the same structure, with a TrainState for each optimizer. If target and state of an optimizer "
+    "were pickled separately, write {'target': target, 'state': state} in their place"
 )
 _ARRAYS = (
-    "arrays that jax before 0.4.34 pickled are read under `optax-bridge run` alone; pickle "
+    "arrays pickled by jax before 0.4.34 can be read only under `optax-bridge run`; pickle "
     "numpy.asarray of them there"
 )
 ORDER = (
-    "leaves in their order: those of an Optimizer were the state's, then the target's; a "
-    "TrainState's are step, params, opt_state, so that a file of leaves without names is read "
-    "wrongly, perhaps without an error. Read an old file into old = jax.tree.unflatten("
-    "jax.tree.structure(template), leaves), the template made as before, with "
+    "this depends on the order of leaves: an Optimizer has its state's, then its target's; a "
+    "TrainState has step, params, opt_state, so a file of leaves without names is read wrongly, "
+    "perhaps without an error. Read an old file with old = jax.tree.unflatten("
+    "jax.tree.structure(template), leaves), into a template made as before, with "
     "legacy_optim.NAME(...).create(params) for the optimizer; then "
     "optax_bridge.checkpoints.from_state_dict(state, flax.serialization.to_state_dict(old)). Save "
-    "with names from now on, such as flax.serialization.to_bytes(state): nothing tells a file of "
-    "one order from one of the other"
+    "with names from now on, such as flax.serialization.to_bytes(state): a file of leaves does not "
+    "show its order"
 )
 _NAMES = (
-    "names of flax.optim's state dict: what a TrainState makes has params, opt_state and step, and "
-    "counts of steps in opt_state; "
+    "names of flax.optim's state dict: that of a TrainState has params, opt_state and step, and "
+    "step counts in opt_state; "
 )
 EITHER = (
-    "optax_bridge.checkpoints.from_state_dict(state, saved) takes either, and "
+    "optax_bridge.checkpoints.from_state_dict(state, saved) takes both, and "
     "flax.serialization.to_state_dict(state.to_legacy(definition)) makes the old one"
 )
 _CONVERTED = (
-    "use those, which `optax-bridge inspect FILE` shows of a file that `optax-bridge convert` made"
+    "use those, which `optax-bridge inspect FILE` lists for a file that `optax-bridge convert` made"
 )
 _ARCHIVE = (
-    "if an optimizer goes into this file, names in it change: params and opt_state for target and "
-    "state. Old files and new ones are read by optax_bridge.checkpoints.from_state_dict(template, "
-    "flax.traverse_util.unflatten_dict(dict(numpy.load(file)), sep='/')), or what joined the names"
+    "if this file holds an optimizer, its names change: params and opt_state for target and "
+    "state. Read old and new files with optax_bridge.checkpoints.from_state_dict(template, "
+    "flax.traverse_util.unflatten_dict(dict(numpy.load(file)), sep='/')), or with the separator "
+    "that the program used"
 )
 
 

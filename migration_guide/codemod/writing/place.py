@@ -8,8 +8,8 @@ from migration_guide.codemod.writing import placement, random_numbers
 from migration_guide.codemod.writing.context import Context
 
 _TOO_EARLY = (
-    "the imports at the top import JAX, which the program did later: if it sets the environment or "
-    "a flag before that, put them below it"
+    "these imports import JAX earlier than the program did: if it sets the environment or a flag "
+    "before it imports JAX, move them below that"
 )
 
 

@@ -16,17 +16,17 @@ def stays(analysis: Analysis, call: cst.Call) -> str:
     entry = analysis.names.entry(call.func)
     if entry is not None:
         if call in analysis.legacy:
-            return "a definition of your own is made of it"
+            return "a definition of your own builds on it"
         if entry.takes_groups:
             return why_no_partition(analysis, call)
         names = analysis.program.overridden_names
         return settings.why_not_optax(entry, analysis.module, call, names)
     if analysis.makes_own_definition(call):
-        return "a definition of your own is no part of public Optax"
+        return "a definition of your own is not in public Optax"
     if has_focus(analysis, call):
         return why_no_partition(analysis, call)
     if call in analysis.external or CLASS in analysis.kind(call.func):
-        return "which optimizer this is shows when it runs"
+        return "the optimizer is known only at run time"
     return ""
 
 
@@ -66,12 +66,12 @@ def has_focus(analysis: Analysis, call: cst.Call) -> bool:
 def why_no_partition(analysis: Analysis, call: cst.Call) -> str:
     """Why a MultiOptimizer, or `create` with a focus, is no `optax.partition`, or ""."""
     if analysis.program.overridden_names:
-        return "steps give hyper-parameters, which the groups of optax.partition do not take"
+        return "steps pass hyper-parameters, which the groups of optax.partition do not take"
     selectors = _selectors(analysis, call)
     if selectors is None:
-        return "which groups it has shows when it runs"
+        return "its groups are known only at run time"
     if not all(_traversal(analysis, selector) for selector in selectors):
-        return "its groups are selected by more than functions of path and leaf"
+        return "its groups are not all selected by functions of path and leaf"
     return ""
 
 

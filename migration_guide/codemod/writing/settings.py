@@ -42,7 +42,7 @@ def value(module: cst.Module, arg: cst.Arg) -> object:
 def why_not_optax(
     entry: Entry, module: cst.Module, call: cst.Call, overridden: Iterable[str]
 ) -> str:
-    """Returns why public Optax has no equal of a call's result, or ""."""
+    """Returns why public Optax has no equivalent of a call's result, or ""."""
     arguments = legacy_arguments(entry, call.args)
     if arguments is None:
         return f"{entry.legacy.__name__}'s arguments are not written out"
