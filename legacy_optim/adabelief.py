@@ -28,7 +28,7 @@ class AdaBelief(OptimizerDef):
     """AdaBelief: Adam whose second moment is that of the gradient's distance from its average.
 
     Args:
-      learning_rate: step size; None if every call gives it.
+      learning_rate: step size; None to pass it with every call.
       beta1: decay of the gradient's moving average.
       beta2: decay of the second moment.
       eps: joins the second moment at every step, and is added to its root as well.

@@ -26,7 +26,7 @@ class Adadelta(OptimizerDef):
     """Adadelta, with decoupled weight decay.
 
     Args:
-      learning_rate: step size; None if every call gives it.
+      learning_rate: step size; None to pass it with every call.
       rho: decay of both moving averages.
       eps: added inside both roots.
       weight_decay: `learning_rate * weight_decay * p` is subtracted after the step.

@@ -23,7 +23,7 @@ class Adagrad(OptimizerDef):
     """Adagrad.
 
     Args:
-      learning_rate: step size; None if every call gives it.
+      learning_rate: step size; None to pass it with every call.
       eps: added to the root of the sum of squares.
     """
 

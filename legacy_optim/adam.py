@@ -28,7 +28,7 @@ class Adam(OptimizerDef):
     """Adam, with decoupled weight decay that is scaled by the learning rate.
 
     Args:
-      learning_rate: step size; None if every call gives it.
+      learning_rate: step size; None to pass it with every call.
       beta1: decay of the gradient's moving average.
       beta2: decay of the squared gradient's moving average.
       eps: added to the root of the second moment.

@@ -40,7 +40,7 @@ class Answering(types.ModuleType):
             value = self._answering(self.__name__, name)
         except KeyError:
             text = self._explain(full) or (
-                f"module {self.__name__!r} never had {name!r}, or it has no equal today"
+                f"module {self.__name__!r} never had {name!r}, or it has no equivalent today"
             )
             raise _error(text, sys._getframe(1), self.__name__) from None
         if not isinstance(value, Answering):

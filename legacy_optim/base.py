@@ -53,8 +53,8 @@ class OptimizerDef:
         self.hyper_params = hyper_params
         say_once(
             "flax.optim was removed in flax 0.6 (FLIP 1009); legacy_optim keeps it running. To "
-            "move on, optax_bridge.from_legacy(definition) gives the same optimizer on Optax, "
-            "with the same numbers, and `optax-bridge check` shows it."
+            "move on, optax_bridge.from_legacy(definition) returns the same optimizer on Optax, "
+            "with the same numbers, as `optax-bridge check` shows."
         )
 
     def init_param_state(self, param: jax.Array) -> Any:
@@ -459,19 +459,19 @@ def require_learning_rate(definition: OptimizerDef, hyper_params: Any) -> Scalar
     if callable(hyper_params.learning_rate):
         raise TypeError(
             f"{type(definition).__name__}(learning_rate=...): expected a number, found a function; "
-            "flax.optim has no schedules, so give the rate to each step: "
+            "flax.optim has no schedules, so pass the rate to each step: "
             "optimizer.apply_gradient(grads, learning_rate=schedule(step))"
         )
     return hyper_params.learning_rate
 
 
 def _check_no_text(definition: str, hyper_params: Any) -> None:
-    """Refuses a text where this package's hyper-parameters are numbers."""
+    """Refuses a string where this package's hyper-parameters are numbers."""
     fields = getattr(hyper_params, "__dataclass_fields__", {}).values()
     for field in fields:
         value = getattr(hyper_params, field.name, None)
         if field.type in (Scalar, Scalar | None) and isinstance(value, str):
             raise TypeError(
-                f"{definition}({field.name}={value!r}): expected a number, found a text; write "
+                f"{definition}({field.name}={value!r}): expected a number, found a string; write "
                 f"{definition}({field.name}=float({value!r})), or the number itself"
             )

@@ -31,7 +31,7 @@ class LAMB(OptimizerDef):
     update of zeros for any other parameter divides by zero.
 
     Args:
-      learning_rate: step size; None if every call gives it.
+      learning_rate: step size; None to pass it with every call.
       beta1: decay of the gradient's moving average.
       beta2: decay of the squared gradient's moving average.
       weight_decay: multiple of the parameter that joins the update before its norm is taken.

@@ -27,7 +27,7 @@ class LARS(OptimizerDef):
     """LARS: momentum whose gradient is scaled to each parameter's norm.
 
     Args:
-      learning_rate: step size; None if every call gives it.
+      learning_rate: step size; None to pass it with every call.
       beta: factor by which the momentum decays at each step.
       weight_decay: multiple of the parameter that joins the gradient; it counts in the ratio of
         norms as well.

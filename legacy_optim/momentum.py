@@ -25,7 +25,7 @@ class Momentum(OptimizerDef):
     """Momentum with weight decay coupled to the gradient.
 
     Args:
-      learning_rate: step size; None if every call gives it.
+      learning_rate: step size; None to pass it with every call.
       beta: factor by which the momentum decays at each step.
       weight_decay: multiple of the parameter that joins the gradient, before the momentum.
       nesterov: looks one step ahead.

@@ -13,7 +13,7 @@ ATTRIBUTES = {
     "apply_fn": "an Optimizer holds no model: call model.apply({'params': optimizer.target}, ...)",
     "apply_gradients": (
         "write optimizer.apply_gradient(grads), with hyper-parameters of this step as keyword "
-        "arguments, learning_rate=1e-3 say"
+        "arguments, such as learning_rate=1e-3"
     ),
     "learning_rate": "it is optimizer.optimizer_def.hyper_params.learning_rate",
     "hyper_params": "they are optimizer.optimizer_def.hyper_params",
@@ -23,7 +23,7 @@ ATTRIBUTES = {
 _CLASSES = {
     "adamw": "Adam(learning_rate, weight_decay=...), whose decay is decoupled",
     "sgd": "GradientDescent(learning_rate), or Momentum(learning_rate, beta=..., nesterov=...)",
-    "trainstate": "Adam(1e-3).create(params), say, makes the Optimizer that a TrainState is today",
+    "trainstate": "Adam(1e-3).create(params), for example: an Optimizer is its TrainState",
 }
 
 

@@ -28,7 +28,7 @@ class RMSProp(OptimizerDef):
     """RMSProp.
 
     Args:
-      learning_rate: step size; None if every call gives it.
+      learning_rate: step size; None to pass it with every call.
       beta2: decay of the moving averages.
       eps: added to the root of the second moment.
       centered: divides by the gradient's variance rather than by its second moment; the state then

@@ -16,7 +16,7 @@ class GradientDescent(OptimizerDef):
     """Gradient descent, `p - learning_rate * g`.
 
     Args:
-      learning_rate: step size; None if every call gives it.
+      learning_rate: step size; None to pass it with every call.
     """
 
     def __init__(self, learning_rate: Scalar | None = None):

@@ -32,9 +32,9 @@ class SummaryWriter:
         self._add("scalar", tag, float(np.asarray(value)), step)
 
     def text(self, tag: str, textdata: str | bytes, step: int) -> None:
-        """Writes a text, which TensorBoard shows as Markdown."""
+        """Writes text, which TensorBoard shows as Markdown."""
         if not isinstance(textdata, str | bytes):
-            raise ValueError(f"textdata: expected a text, found a {type(textdata).__name__}")
+            raise ValueError(f"textdata: expected a string, found a {type(textdata).__name__}")
         text = textdata.decode() if isinstance(textdata, bytes) else textdata
         self._add("text", tag, text, step)
 
@@ -54,7 +54,7 @@ class SummaryWriter:
             self._add("image", f"{tag}/image/{number}", one, step, dataformats="HWC")
 
     def hparams(self, hparams: Mapping[str, object]) -> None:
-        """Writes hyper-parameters, as a table of texts."""
+        """Writes hyper-parameters, as a table of strings."""
         rows = "".join(f"| {name} | {value} |\n" for name, value in hparams.items())
         self._add("text", "hparams", f"| name | value |\n|---|---|\n{rows}", 0)
 

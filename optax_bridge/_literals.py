@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 _NOTHING: Mapping[str, object] = MappingProxyType({})
-NO_LITERAL = "it is no literal"
+NO_LITERAL = "it is not a literal"
 
 
 def expression(text: str) -> ast.expr:
-    """The syntax tree of an expression; a ValueError says why there is none."""
+    """The syntax tree of an expression; a ValueError if it cannot be parsed."""
     try:
         with warnings.catch_warnings(action="ignore", category=SyntaxWarning):  # of `1or 2`
             return ast.parse(text.strip(), mode="eval").body

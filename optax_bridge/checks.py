@@ -24,7 +24,7 @@ def is_legacy(
 
 
 def check_optimizer_def(value: object) -> None:
-    """As `check_definition`; a transformation with a state like a definition's is one, or None."""
+    """Checks for a definition, a transformation with a state like a definition's, or None."""
     if value is not None and not is_transformation(value):
         check_definition(value, "optimizer_def")
 
@@ -39,7 +39,7 @@ def check_definition(value: object, where: str) -> None:
         )
     if is_legacy(value, "OptimizerDef"):
         return
-    expected = "expected a definition, legacy_optim.Adam(learning_rate=1e-3) say, found"
+    expected = "expected a definition, such as legacy_optim.Adam(learning_rate=1e-3), found"
     raise TypeError(f"{where}: {expected} {_describe(value)}")
 
 
@@ -48,12 +48,12 @@ def check_optimizer(value: Any) -> None:
     if is_legacy(value, "OptimizerDef"):
         raise TypeError(
             f"optimizer: expected an Optimizer, found a definition, {type(value).__name__}, which "
-            "has no parameters: optax_bridge.from_legacy(definition) is the tx= of "
+            "has no parameters: pass optax_bridge.from_legacy(definition) as tx= to "
             "TrainState.create"
         )
     if not is_legacy(value, "Optimizer"):
         raise TypeError(
-            "optimizer: expected an Optimizer, as definition.create(params) makes, found "
+            "optimizer: expected an Optimizer, as definition.create(params) returns, found "
             f"{describe(value)}"
         )
     check_definition(value.optimizer_def, "optimizer.optimizer_def")
@@ -61,10 +61,10 @@ def check_optimizer(value: Any) -> None:
 
 
 def check_transformation(tx: Any, where: str = "tx") -> None:
-    """Raises TypeError unless this is a transformation; of the old API, says how to get one."""
+    """Raises TypeError unless this is a transformation; for the old API, says how to get one."""
     if is_legacy(tx, "OptimizerDef"):
         raise TypeError(
-            f"{where} is {type(tx).__name__}, a definition of the old API. Give "
+            f"{where} is {type(tx).__name__}, a definition of the old API. Pass "
             f"{where}=optax_bridge.from_legacy(definition)."
         )
     if is_legacy(tx, "Optimizer"):
@@ -131,7 +131,7 @@ def check_like(tree: PyTree, params: Params, where: str, remedy: str) -> None:
 
 
 def class_named(text: str) -> str:
-    """The legacy class whose name is nearest to a text, in any case, or ""."""
+    """The legacy class whose name is nearest to a string, in any case, or ""."""
     names = [
         name
         for name in legacy_optim.__all__
@@ -146,7 +146,7 @@ def _describe(value: object) -> str:
     if isinstance(value, str):
         name = class_named(value)
         meant = f"; is legacy_optim.{name}(...) meant?" if name else ""
-        return f"the text {brief(value)}{meant}"
+        return f"the string {brief(value)}{meant}"
     if isinstance(value, type):
         home = "legacy_optim." if value.__module__.startswith("legacy_optim") else ""
         return (
@@ -159,8 +159,8 @@ def _describe(value: object) -> str:
             "TrainState.from_legacy(optimizer) takes it over with parameters, state and step"
         )
     if hasattr(value, "opt_state") and hasattr(value, "tx"):
-        return f"a {type(value).__name__}: it is an Optax state already"
+        return f"a {type(value).__name__}: it is already an Optax state"
     if is_transformation(value):
-        return "an Optax transformation, which takes its place, e.g. as tx= of TrainState.create"
+        return "an Optax transformation: use it in its place, e.g. as tx= of TrainState.create"
     meant = class_named(value.__name__) if callable(value) and hasattr(value, "__name__") else ""
     return describe(value) + (f"; is legacy_optim.{meant}(...) meant?" if meant else "")

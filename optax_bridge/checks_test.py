@@ -12,10 +12,10 @@ import optax_bridge
 OPTIMIZER = legacy_optim.Adam(0.1).create({"w": jnp.ones(1)})
 STATE = optax_bridge.TrainState.from_legacy(OPTIMIZER)
 GIVEN: dict[str, tuple[Any, str]] = {
-    "name": ("Adam", r"the text 'Adam'; is legacy_optim.Adam\(...\) meant\?"),
+    "name": ("Adam", r"the string 'Adam'; is legacy_optim.Adam\(...\) meant\?"),
     "misspelt": ("Adm", r"is legacy_optim.Adam\(...\) meant\?"),
     "call-as-text": ("optim.adam(0.1)", r"is legacy_optim.Adam\(...\) meant\?"),
-    "no-name": ("x", "the text 'x'$"),
+    "no-name": ("x", "the string 'x'$"),
     "class": (legacy_optim.LAMB, r"the class LAMB, not an instance: call it, legacy_optim.LAMB\("),
     "optimizer": (OPTIMIZER, "optimizer.optimizer_def"),
     "function": (optax_bridge.adam, r"the function adam; is legacy_optim.Adam\(...\) meant"),

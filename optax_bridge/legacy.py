@@ -36,17 +36,17 @@ def from_legacy(
 
     Args:
       definition: any definition, `MultiOptimizer`, `WeightNorm` and classes of the user's included.
-      exact: this project's transformation in legacy arithmetic. Driven by
-        `TrainState.apply_gradients` it is bit for bit the legacy trajectory. False: public Optax,
-        where that is identical up to rounding.
+      exact: this project's transformation in legacy arithmetic. Under
+        `TrainState.apply_gradients` it repeats the legacy trajectory bit for bit. False: public
+        Optax, where that is identical up to rounding.
 
     Returns:
       The transformation. With `exact=False` its `init` and `update` raise UnsupportedSetting for
-      parameters in bfloat16 or float16 where public Optax is no equal in these.
+      parameters in bfloat16 or float16 if public Optax is not equivalent in that dtype.
 
     Raises:
-      TypeError: `exact` is no boolean, or this is no definition.
-      UnsupportedSetting: `exact=False`, and public Optax has no equal for these settings.
+      TypeError: `exact` is not a boolean, or `definition` not a definition.
+      UnsupportedSetting: `exact=False`, and public Optax has no equivalent of these settings.
     """
     check_definition(definition, "definition")
     if not isinstance(exact, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -94,7 +94,7 @@ def only_in(
             if dtype in refused:
                 raise UnsupportedSetting(
                     f"params{jax.tree_util.keystr(path)} is {dtype}, for which exact=False gives "
-                    f"no equal: {reason}. exact=True is exact in every dtype."
+                    f"no equivalent: {reason}. exact=True is exact in every dtype."
                 )
 
     def init(params: Params) -> OptState:
@@ -182,7 +182,7 @@ def to_optax(
     remedy = (
         "Was the legacy state made by a definition with other settings, or for other parameters?"
         if exact
-        else "Optax may keep another dtype, in which bits are lost: exact=True keeps them."
+        else "Optax may use another dtype, which loses bits: exact=True keeps them."
     )
     try:
         state = fill(template, rows, legacy_state.step)
@@ -225,7 +225,7 @@ def legacy_fields(
 
 
 def _state_class(definition: legacy_optim.OptimizerDef, params: Params) -> type:
-    """Of the state of a definition of a program's own, which may make one of another class."""
+    """Checks the state of a program's own definition, whose `init_state` may return any class."""
     if type(definition).init_state is legacy_optim.OptimizerDef.init_state:
         return legacy_optim.OptimizerState
     return type(jax.eval_shape(definition.init_state, params))

@@ -72,7 +72,7 @@ MISUSE = {
     ),
     "no call": (
         ("checkpoint_5", "--program", "new.py:make_state", "--optimizer", "Adan(1)"),
-        "is no call of a legacy optimizer",
+        "is not a call of a legacy optimizer",
     ),
     "another name": (
         ("checkpoint_5", "--program", "new.py:make_state", "--optimizer", "a=Adam(1.0)",
@@ -147,7 +147,7 @@ def test_programs_with_the_same_flags_are_loaded_each_as_its_own(
         assert f"learning_rate={rate}" in report["sources"][0]
     for argument, message in (
         ("--learning_rat=0.01", "-- --learning_rat=0.01: expected arguments that one of the pro"),
-        ("--learning_rate=fast", "Behind -- stand the programs' own arguments"),
+        ("--learning_rate=fast", "Put the programs' own arguments after --"),
     ):
         done = command("check-resume", str(checkpoint), *sides, "--", argument)
         assert done.code == 2 and message in done.err, done

@@ -101,7 +101,7 @@ MISUSE = {
     ("two.rec", *TX): "two.rec: with a second recording leave out --optimizer, --loss and --batch",
     ("two.rec", "--loss", "new.py:loss"): "with a second recording leave out --optimizer, --loss",
     ("none.rec",): "none.rec: expected a recording: a folder as",
-    ("--optimizer", "new.py:none"): "has nothing called 'none'",
+    ("--optimizer", "new.py:none"): "has no attribute 'none'",
     (*TX, "--plot", "no/a.svg"): "no/a.svg: the folder",
 }
 

@@ -229,8 +229,8 @@ def _call_side(text: str) -> NamedSide:
     head = ast.unparse(call.func)
     if head.rpartition(".")[2] != name:
         raise EquivalenceError(
-            f"{text}: expected {name}(...), which is flax.optim's, or the library's name in front, "
-            f"e.g. optax.{head}(...)"
+            f"{text}: expected {name}(...) of flax.optim, or the library's name in front, e.g. "
+            f"optax.{head}(...)"
         )
     try:
         args, kwargs = _literal_arguments(call, text)
@@ -305,7 +305,7 @@ def _literal(
         raise
     except (ValueError, TypeError):
         raise EquivalenceError(
-            f"{where}: {ast.unparse(node)} is no literal, and nothing is evaluated; for anything "
-            "but numbers, text, True, False, None, tuples, lists and dicts write a function that "
-            "makes the side and name that"
+            f"{where}: {ast.unparse(node)} is not a literal, and nothing is evaluated. For values "
+            "other than numbers, strings, True, False, None, tuples, lists and dicts, write a "
+            "function that makes the side, and name that"
         ) from None

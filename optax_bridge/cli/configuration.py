@@ -57,7 +57,7 @@ def _configuration(file: Path, table: Any, rules: Collection[str] | None) -> Con
     for key in ("paths", "skip"):
         value: Any = settings.get(key, [])
         if not isinstance(value, list) or not all(isinstance(x, str) for x in cast(Any, value)):
-            raise ConfigurationError(f"{where}: {key} is a list of texts; found {value!r}")
+            raise ConfigurationError(f"{where}: {key} must be a list of strings; found {value!r}")
     paths, skip = settings.get("paths", []), settings.get("skip", [])
     recipe = settings.get("recipe", "auto")
     if rules is not None:

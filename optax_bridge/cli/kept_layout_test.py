@@ -131,7 +131,7 @@ def test_what_a_template_decides_is_no_option(option: list[str], tmp_path: Path)
     ("like", "message"),
     [
         ("program.py", "module:name"),
-        ("program.py:nothing", "nothing called 'nothing'"),
+        ("program.py:nothing", "no attribute 'nothing'"),
         ("nothing.py:make_state", "no file"),
         ("program.py:fails", "no data set here"),
         ("program.py:make_state", "['actor']"),

@@ -143,8 +143,8 @@ def load_object(name: str, *, make: bool = False) -> Any:
         raise ProgramError(f"{name}: {error}{place_of(error)}{remedy and f'. {remedy}'}") from error
     except SystemExit as error:  # it would end this command as well, with a code of its own
         raise ProgramError(
-            f"{name}: importing {module} ended with sys.exit({error.code!r}): what runs the "
-            "program belongs below if __name__ == '__main__'"
+            f"{name}: importing {module} ended with sys.exit({error.code!r}): put the code that "
+            "runs the program below if __name__ == '__main__'"
         ) from error
     except Exception as error:  # any error of the user's module when it is imported
         raise ProgramError(f"{name}: importing {module} {_error_with_hint(error)}") from error
@@ -166,7 +166,7 @@ def _attribute(module: str, name: str) -> Any:
         return getattr(program, name)
     except AttributeError:
         near = did_you_mean(name, [public for public in dir(program) if not public.startswith("_")])
-        raise AttributeError(f"{module} has nothing called {name!r}{near}") from None
+        raise AttributeError(f"{module} has no attribute {name!r}{near}") from None
 
 
 _WITHOUT_ARGUMENTS = (
@@ -188,12 +188,12 @@ def _takes_nothing(function: Callable[..., object]) -> bool:
 
 def _error_with_hint(error: BaseException) -> str:
     is_of_flags = type(error).__module__.startswith("absl.flags")
-    hint = ". Behind -- stand the programs' own arguments: ... -- --flag=value"
+    hint = ". Put the programs' own arguments after --: ... -- --flag=value"
     return f"{error_text(error)}{hint if is_of_flags else ''}"
 
 
 def _migration_remedy(error: BaseException) -> str:
-    """Returns how to migrate the file that asks Flax for flax.optim; "" for any other error."""
+    """Returns how to migrate the file that imports flax.optim; "" for any other error."""
     words = {*re.findall(r"\w+", str(error))}
     if not isinstance(error, ImportError | AttributeError) or not words.issuperset(_OLD_NAMES):
         return ""
@@ -205,7 +205,7 @@ def _migration_remedy(error: BaseException) -> str:
 
 
 def _file_remedy(error: BaseException, name: str) -> str:
-    """The name of a file in place of a module that is not installed; "" for any other error."""
+    """Suggests a file in place of a module that is not installed; "" for any other error."""
     module, _, attribute = name.rpartition(":")
     is_this = isinstance(error, ModuleNotFoundError) and error.name == module.partition(".")[0]
     return f"If it is a file, name that: {module.replace('.', '/')}.py:{attribute}" * is_this

@@ -36,12 +36,12 @@ class Choice:
 
     Attributes:
       call: the recipe, ready for `recipe.build` and `recipe.render`.
-      claim: the recipe's claim; of wrapped and grouped optimizers the weakest one.
-      kind: "optax" where it is public Optax, or some part of it is, else "exact".
+      claim: the recipe's claim; for wrapped and grouped optimizers the weakest one.
+      kind: "optax" if the recipe or a part of it is public Optax, else "exact".
       dtypes: the dtypes of parameters in which it is identical or differs by rounding alone.
-      reason: one sentence: why public Optax is not its equal, or, where it is taken
-        nevertheless, where that does not hold; "" if it is its equal everywhere.
-      parts: the choices for the optimizers within, in their order; `call` contains their calls.
+      reason: one sentence: why public Optax is not equivalent, or, if it was chosen
+        nevertheless, where the claim does not hold; "" if it is equivalent everywhere.
+      parts: the choices for inner optimizers, in their order; `call` contains their calls.
     """
 
     call: Call
@@ -65,18 +65,18 @@ def choose_recipe(
         'optax_bridge.adam'
 
     Args:
-      optimizer: a legacy definition, or one that was described; wrapped and grouped ones included.
+      optimizer: a legacy definition, or the description of one, wrapped and grouped ones included.
       recipe: "exact": this project's transformation in legacy arithmetic. "auto": public Optax
-        where that is identical or differs by rounding alone in all the dtypes, each member of a
-        group for itself, else the exact one, as within an optimizer that magnifies rounding.
-        "optax": public Optax wherever it has an equal at all; the choice's claim and dtypes say
-        how far that holds.
+        where that is identical or differs by rounding alone in all the dtypes, decided for each
+        member of a group, else the exact one, also inside an optimizer that magnifies rounding.
+        "optax": public Optax wherever it can express the settings; the choice's claim and dtypes
+        say where that holds.
       dtypes: names of the floating-point dtypes that parameters may have; None where that cannot be
         known, which is any of float32, bfloat16 and float16.
 
     Raises:
-      UnsupportedSetting: "optax", and public Optax has no equal for these settings.
-      ValueError: there is no such kind of recipe.
+      UnsupportedSetting: "optax", and public Optax has no equivalent of these settings.
+      ValueError: an unknown kind of recipe.
     """
     if recipe not in RECIPES:
         raise ValueError(f"recipe: expected one of {', '.join(RECIPES)}, found {recipe!r}")

@@ -95,7 +95,7 @@ class Case:
 
 
 class UnsupportedSetting(ValueError):
-    """A setting with no equal in the kind of recipe asked for."""
+    """A setting without an equivalent in the requested kind of recipe."""
 
 
 class LegacyClass:
@@ -144,7 +144,7 @@ class Parts(Protocol):
 
 @dataclass(frozen=True)
 class Entry:
-    """One legacy optimizer and its equals.
+    """One legacy optimizer and its equivalents.
 
     Attributes:
       legacy: the legacy class.
@@ -293,7 +293,7 @@ class Entry:
           settings: legacy name -> value, for every hyper-parameter.
 
         Raises:
-          UnsupportedSetting: public Optax has no equal for these settings.
+          UnsupportedSetting: public Optax has no equivalent of these settings.
         """
         if settings.get(self.rate, 0.0) is None:
             raise UnsupportedSetting(

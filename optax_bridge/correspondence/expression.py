@@ -89,7 +89,7 @@ def _optimizer(node: ast.expr, text: str, table: Table) -> Described:
             is_meant = f"; is {others[0].origin}.{name} meant?"
         kind = "a legacy optimizer" if table is ENTRIES else table.origin
         raise ExpressionError(
-            f"{_text(node, text)!r} is no call of {kind}{is_meant} Expected one of "
+            f"{_text(node, text)!r} is not a call of {kind}{is_meant} Expected one of "
             f'{", ".join(sorted(classes))}, e.g. "{table.example}"'
         )
     if not isinstance(node, ast.Call):
@@ -244,7 +244,7 @@ def _setting(value: object, node: ast.expr, text: str, name: str) -> Node:
         return value
     argument = f"{name}: " if name else ""
     raise ExpressionError(
-        f"{argument}{_text(node, text)!r} is no setting of an optimizer; expected a number, text, "
+        f"{argument}{_text(node, text)!r} is not a setting; expected a number, text, "
         "None, a dtype such as jnp.bfloat16, or a tuple of them"
     )
 

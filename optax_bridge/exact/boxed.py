@@ -132,9 +132,9 @@ def _with_boxes_if_masked(without: Callable[[], T], with_boxes: Callable[[], T])
             return with_boxes()
         except Exception:
             error.add_note(
-                "The transformation is handed trees without boxes. A mask or labels within it must "
-                "be made so as well: from optax_bridge.unboxed(params), or by a "
-                "function of the parameters, path_mask(...), say."
+                "The transformation gets trees without boxes. Make its masks and labels without "
+                "boxes too: from optax_bridge.unboxed(params), or with a function of the "
+                "parameters such as path_mask(...)."
             )
             raise error from None
 

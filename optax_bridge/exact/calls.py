@@ -69,7 +69,7 @@ def is_no_number(value: object) -> bool:
 
 
 def check_flag(value: object, name: str) -> None:
-    """Checks that an argument is True or False: a text counts as True, even "False"."""
+    """Checks that an argument is True or False: a string would count as True, even "False"."""
     if not _is_flag(value):
         raise TypeError(f"{name}: {_EXPECTED_FLAG}, found {_describe(name, value)}")
 
@@ -92,9 +92,9 @@ def _is_number(parameter: inspect.Parameter) -> bool:
 def _describe(key: str, value: Any) -> str:
     if isinstance(value, Mapping):
         return (
-            "a tree, which parameters are: they go to TrainState.create(params=..., tx=...) or to "
-            "tx.init(params)"
+            "a tree. If it is the parameters, pass them to TrainState.create(params=..., tx=...) "
+            "or tx.init(params)"
         )
     if key == "b1" and type(value) in (list, tuple) and len(value) == 2:
-        return f"{value!r}: give each for itself, b1={value[0]!r}, b2={value[1]!r}"
+        return f"{value!r}: pass them separately, b1={value[0]!r}, b2={value[1]!r}"
     return describe(value)

@@ -21,7 +21,7 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
     "too-many": (lambda: adam(1, 0, 0, 0, 0, 0), "takes 5 arguments by position, found 6"),  # type: ignore[call-arg]
     "twice": (lambda: adam(0.1, learning_rate=0.1), "learning_rate twice"),  # type: ignore[call-arg]
     "parameters": (lambda: adam({"w": 1.0}, 0.1), r"adam\(learning_rate=\): .*TrainState.create\("),  # type: ignore[arg-type]
-    "pair": (lambda: adam(0.1, (0.9, 0.999)), "give each for itself, b1=0.9, b2=0.999"),  # type: ignore[arg-type]
+    "pair": (lambda: adam(0.1, (0.9, 0.999)), "pass them separately, b1=0.9, b2=0.999"),  # type: ignore[arg-type]
     "class-of-a-number": (lambda: adam(float), "expected a number, .* found the class float"),  # type: ignore[arg-type]
     "text": (lambda: adam("0.1"), "expected a number, an array or a schedule, found str '0.1'"),  # type: ignore[arg-type]
     "no-inner": (lambda: optax_bridge.weight_norm(0.1), "inner: expected an Optax"),  # type: ignore[arg-type]

@@ -107,7 +107,7 @@ class LeafRule:
         if not hasattr(state, "count"):
             wanted = getattr(self.state_type, "__name__", "its own")
             raise TypeError(
-                f"state: expected {wanted}, as init(params) makes, found {type(state).__name__}"
+                f"state: expected {wanted}, as init(params) returns, found {type(state).__name__}"
             )
         hp = resolve(self.hyper_params, state.count, extra)
         decays = self.decay is not None and not is_zero(getattr(hp, self.decay))
@@ -117,8 +117,8 @@ class LeafRule:
                     f"{name}={value!r}" for name, value in self.hyper_params.items()
                 )
                 raise ValueError(
-                    "update(grads, state) needs the parameters with these hyper-parameters: "
-                    f"{settings}. Call update(grads, state, params)."
+                    f"update(grads, state) needs the parameters when {settings}. Call "
+                    "update(grads, state, params)."
                 )
             params = grads  # only their dtypes are looked at
         difference = self.apply is not None and (decays or self.decay is None)

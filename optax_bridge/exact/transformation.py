@@ -180,7 +180,7 @@ def take_step(
     params: Params,
     **extra: Extra,
 ) -> tuple[Params, OptState]:
-    """Takes one step with any transformation, by the exact path where it has one."""
+    """Takes one step with any transformation, on its exact path if it has one."""
     if isinstance(tx, ExactTransformation):
         return tx.step(grads, state, params, **extra)
     updates, new_state, calls = noted_update(tx, grads, state, params, **extra)

@@ -62,7 +62,7 @@ def boxed_like(box: Leaf, value: Leaf) -> Leaf:
 
 
 def unboxed(tree: PyTree) -> PyTree:
-    """The tree with every box replaced by the array in it, and nothing else changed.
+    """Replaces every box of a tree by the array in it, and changes nothing else.
 
     >>> unboxed({"w": nn.Partitioned(1.0, ("embed",))})
     {'w': 1.0}
@@ -189,10 +189,10 @@ def add_axis(tree: PyTree, index: int, name: AxisName) -> PyTree:
       name: its name.
 
     Returns:
-      The tree; `remove_axis` with the same arguments takes it back.
+      The tree; `remove_axis` with the same arguments undoes it.
 
     Raises:
-      TypeError: the index is no integer.
+      TypeError: the index is not an integer.
     """
     _check_index(index)
     return meta.add_axis(tree, index, {meta.PARTITION_NAME: name})

@@ -176,7 +176,7 @@ def test_11_params_axes_become_boxes_and_back():
                  OldStack().apply(variables, jnp.ones((2, 4)))[0])  # fmt: skip
     with pytest.raises(ValueError, match="stack/kernel"):
         param_axes.boxes_from_param_axes({}, variables["params_axes"])
-    with pytest.raises(ValueError, match="has boxes already"):
+    with pytest.raises(ValueError, match="already has boxes"):
         param_axes.boxes_from_param_axes(boxed, variables["params_axes"])
     more = {**variables["params"], "plain": jnp.ones(2)}
     assert param_axes.boxes_from_param_axes(more, frozen)["plain"] is more["plain"]

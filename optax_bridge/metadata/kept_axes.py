@@ -56,10 +56,10 @@ def state_axes(
         owner, _ = owners[index] or (0, ())
         owners[index] = (owner, (None,) * jnp.ndim(leaf))
         warnings.warn(
-            f"opt_state{keystr(path)} of shape {jnp.shape(leaf)}: which axes of "
-            f"params{keystr(flat_params[owner][0])}, shape {shapes[owner]}, it keeps cannot be "
-            "told from shapes, and a step cannot be traced on its own; it gets no names and will "
-            "be replicated. Put with_axis_metadata(...) around the inner transformation, or take "
+            f"opt_state{keystr(path)} of shape {jnp.shape(leaf)}: shapes do not show which axes "
+            f"of params{keystr(flat_params[owner][0])}, shape {shapes[owner]}, it keeps, and a "
+            "step cannot be traced on its own; it gets no names and will be replicated. Put "
+            "with_axis_metadata(...) around the inner transformation, or use "
             "optax_bridge.adafactor with axis_rules or path_rules.",
             stacklevel=2,
         )

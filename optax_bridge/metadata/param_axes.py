@@ -41,10 +41,10 @@ def boxes_from_param_axes(params: Params, params_axes: PyTree) -> Params:
       The parameters in their containers; one without names stays without a box.
 
     Raises:
-      ValueError: names for a parameter that is not there, or not one name for each axis.
+      ValueError: names for an unknown parameter, or not one name for each axis.
     """
     if has_boxes(params):
-        raise ValueError("params has boxes already: expected plain arrays and params_axes")
+        raise ValueError("params already has boxes: expected plain arrays and params_axes")
     names = _names_by_path(params_axes)
 
     def box(path: KeyPath, leaf: Leaf) -> Leaf:

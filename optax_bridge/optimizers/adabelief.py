@@ -59,15 +59,15 @@ def adabelief(
     """AdaBelief with decoupled weight decay; one `eps` acts inside and outside the root.
 
     Args:
-      learning_rate: a number, a schedule, or None if every call gives it.
+      learning_rate: a number, a schedule, or None to pass it with every call.
       b1: decay of the first moment.
       b2: decay of the second moment.
-      eps: joins the second moment at every step and is added to its root as well. Optax has two
+      eps: added to the second moment at every step and to its root. Optax has two
         arguments for that, `eps` and `eps_root`.
       weight_decay: `learning_rate * weight_decay * p` is subtracted after the step.
 
     Returns:
-      The transformation; bit for bit `flax.optim.AdaBelief` by the exact path.
+      The transformation; bit for bit `flax.optim.AdaBelief` on the exact path.
     """
     return LeafRule(
         AdaBeliefState,
@@ -94,7 +94,7 @@ def _step(
 def scale_by_adabelief(
     b1: ScalarOrSchedule = 0.9, b2: ScalarOrSchedule = 0.999, eps: ScalarOrSchedule = 1e-16
 ) -> optax.GradientTransformation:
-    """The direction of `adabelief`, to be followed by `optax.scale_by_learning_rate`.
+    """Rescales updates according to AdaBelief; chain `optax.scale_by_learning_rate` after it.
 
     Args:
       b1: decay of the first moment.
@@ -102,7 +102,7 @@ def scale_by_adabelief(
       eps: acts inside and outside the root.
 
     Returns:
-      The transformation, which equals `adabelief` up to rounding once the learning rate follows.
+      The transformation; with the learning rate after it, `adabelief` up to rounding.
     """
     return direction(adabelief(-1.0, b1, b2, eps))
 

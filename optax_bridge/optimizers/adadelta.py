@@ -49,13 +49,13 @@ def adadelta(
     """Adadelta with *decoupled* weight decay, where `optax.adadelta` couples it with the gradient.
 
     Args:
-      learning_rate: a number, a schedule, or None if every call gives it.
+      learning_rate: a number, a schedule, or None to pass it with every call.
       rho: decay of both averages.
       eps: added inside both roots.
       weight_decay: `learning_rate * weight_decay * p` is subtracted after the step.
 
     Returns:
-      The transformation; bit for bit `flax.optim.Adadelta` by the exact path.
+      The transformation; bit for bit `flax.optim.Adadelta` on the exact path.
     """
     return LeafRule(
         AdadeltaState,
@@ -81,14 +81,14 @@ def _step(
 def scale_by_adadelta(
     rho: ScalarOrSchedule = 0.9, eps: ScalarOrSchedule = 1e-6
 ) -> optax.GradientTransformation:
-    """The direction of `adadelta`, to be followed by `optax.scale_by_learning_rate`.
+    """Rescales updates according to Adadelta; chain `optax.scale_by_learning_rate` after it.
 
     Args:
       rho: decay of both averages.
       eps: added inside both roots.
 
     Returns:
-      The transformation, which equals `adadelta` up to rounding once the learning rate follows.
+      The transformation; with the learning rate after it, `adadelta` up to rounding.
     """
     return direction(adadelta(-1.0, rho, eps))
 

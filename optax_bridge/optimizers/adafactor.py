@@ -70,15 +70,15 @@ def adafactor(
     path_rules: PathRules | None = None,
     as_in_t5x: bool = False,
 ) -> ExactTransformation:
-    """Adafactor with every setting of the legacy one, and configured by axis if wanted.
+    """Adafactor with every setting of the legacy one, and optional rules by axis.
 
-    By default the two longest axes of a parameter are factored, of any meaning: of a kernel
-    that is scanned over 300 layers that would be the layers. Rules say what an axis is, in terms of
-    `optax_bridge.Role`, which has examples; a box that carries roles (`optax_bridge.with_roles`)
-    needs none. A parameter with no rule, no names and no roles is factored by size.
+    By default the two longest axes of a parameter are factored, whatever they mean: for a kernel
+    scanned over 300 layers, that includes the layers. Rules give each axis a role; see
+    `optax_bridge.Role` for examples. A box that carries roles (`optax_bridge.with_roles`) needs no
+    rule, and a parameter with no rule, no names and no roles is factored by size.
 
     Args:
-      learning_rate: a number, a schedule, or None if every call gives it.
+      learning_rate: a number, a schedule, or None to pass it with every call.
       factored: keeps row and column means for parameters with two axes that are large enough.
       multiply_by_parameter_scale: makes the learning rate relative to the parameter's root mean
         square.
@@ -95,14 +95,14 @@ def adafactor(
       axis_rules: role of each axis by its name, for parameters in boxes with names.
       path_rules: a role for each axis, by a regular expression that is searched for in the
         '/'-joined path.
-      as_in_t5x: a rule without a batch axis has no say over parameters of rank 2 and below, which
-        are factored by size: T5X ignores it there. Needed to go on from a checkpoint of T5X.
+      as_in_t5x: ignores a rule without a batch axis for parameters of rank 2 and below, which are
+        then factored by size, as T5X does. Needed to continue from a checkpoint of T5X.
 
     Returns:
-      The transformation; without rules bit for bit `flax.optim.Adafactor` by the exact path.
+      The transformation; without rules bit for bit `flax.optim.Adafactor` on the exact path.
 
     Raises:
-      ValueError: a rule has no known role, or two for one name. `init` raises it, naming the
+      ValueError: a rule has an unknown role, or a name has two. `init` raises it, naming the
         parameter, its shape and its axes, for a rule that fits no axis, rules that collide, and a
         row without a column.
     """

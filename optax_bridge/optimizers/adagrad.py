@@ -35,16 +35,16 @@ class AdagradState(NamedTuple):
 def adagrad(
     learning_rate: ScalarOrSchedule | None = None, eps: ScalarOrSchedule = 1e-8
 ) -> ExactTransformation:
-    """Adagrad whose accumulator starts at zero and whose `eps` stands outside the root.
+    """Adagrad whose accumulator starts at zero and whose `eps` is outside the root.
 
     `optax.adagrad` has it inside: no setting of that alias gives these numbers.
 
     Args:
-      learning_rate: a number, a schedule, or None if every call gives it.
+      learning_rate: a number, a schedule, or None to pass it with every call.
       eps: added to the root of the accumulated squares.
 
     Returns:
-      The transformation; bit for bit `flax.optim.Adagrad`, by either path.
+      The transformation; bit for bit `flax.optim.Adagrad`, on either path.
     """
     return LeafRule(
         AdagradState,
@@ -64,13 +64,13 @@ def _step(
 
 @explained
 def scale_by_adagrad(eps: ScalarOrSchedule = 1e-8) -> optax.GradientTransformation:
-    """The direction of `adagrad`, to be followed by `optax.scale_by_learning_rate`.
+    """Rescales updates according to Adagrad; chain `optax.scale_by_learning_rate` after it.
 
     Args:
       eps: added to the root of the accumulated squares.
 
     Returns:
-      The transformation, which equals `adagrad` up to rounding once the learning rate follows.
+      The transformation; with the learning rate after it, `adagrad` up to rounding.
     """
     return direction(adagrad(-1.0, eps))
 

@@ -69,14 +69,14 @@ def adam(
         0.000500000...
 
     Args:
-      learning_rate: a number, a schedule, or None if every call gives it.
+      learning_rate: a number, a schedule, or None to pass it with every call.
       b1: decay of the first moment.
       b2: decay of the second moment.
       eps: added to the root of the second moment.
       weight_decay: `learning_rate * weight_decay * p` is subtracted after the step.
 
     Returns:
-      The transformation; bit for bit `flax.optim.Adam` by the exact path.
+      The transformation; bit for bit `flax.optim.Adam` on the exact path.
     """
     return LeafRule(
         AdamState,
@@ -103,7 +103,7 @@ def _step(
 def scale_by_adam(
     b1: ScalarOrSchedule = 0.9, b2: ScalarOrSchedule = 0.999, eps: ScalarOrSchedule = 1e-8
 ) -> optax.GradientTransformation:
-    """The direction of `adam`, to be followed by `optax.scale_by_learning_rate`.
+    """Rescales updates according to Adam; chain `optax.scale_by_learning_rate` after it.
 
     Args:
       b1: decay of the first moment.
@@ -111,7 +111,7 @@ def scale_by_adam(
       eps: added to the root of the second moment.
 
     Returns:
-      The transformation, which equals `adam` up to rounding once the learning rate follows.
+      The transformation; with the learning rate after it, `adam` up to rounding.
     """
     return direction(adam(-1.0, b1, b2, eps))
 

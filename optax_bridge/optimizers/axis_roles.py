@@ -31,9 +31,9 @@ class Role(enum.StrEnum):
 
     Attributes:
       ROW: the row statistic keeps it, the column statistic is a mean over it.
-      COLUMN: the other way round. Several axes may join as rows or as columns.
-      BATCH: an axis along which parameters are stacked, layers of a scan: every index has
-        statistics, a scale and a clipping threshold of its own.
+      COLUMN: the reverse. Several axes may act together as rows or as columns.
+      BATCH: an axis along which parameters are stacked, such as layers of a scan: every index has
+        its own statistics, scale and clipping threshold.
       NONE: both statistics keep it.
     """
 
@@ -164,7 +164,7 @@ class Planner:
         if stated is not None and named is not None and stated[1] != named:
             raise _error(
                 leaf, f"two rules collide: {stated[0]} says {_join(stated[1])}, the axis rules "
-                f"say {_join(named)}. Leave one of them out, or let them agree."
+                f"say {_join(named)}. Remove one of them, or make them agree."
             )  # fmt: skip
         roles = stated[1] if stated is not None else named
         ignored = self.as_in_t5x and len(leaf.shape) <= 2 and Role.BATCH not in (roles or ())
@@ -177,14 +177,14 @@ class Planner:
             raise _error(
                 leaf, f"a role is left over: {stated[0]} gives {_join(roles)}, which has "
                 f"{'row' if rows else 'column'} without its counterpart. Name a row and a column "
-                "axis, or none of both."
+                "axis, or neither."
             )  # fmt: skip
         # By names alone, a bias (mlp,) has columns only: there is nothing to factor.
         pair = (rows, columns) if self.factored and rows and columns else ((), ())
         return Factors(*pair, axes[Role.BATCH])
 
     def differing_in_t5x(self, leaves: list[LeafInfo]) -> list[LeafInfo]:
-        """The parameters that T5X, by the same rules, would factor in another way."""
+        """The parameters that T5X would factor differently by the same rules."""
         t5x = dataclasses.replace(self, as_in_t5x=True)
         return [leaf for leaf in leaves if self.factors(leaf) != t5x.factors(leaf)]
 
@@ -272,7 +272,7 @@ def _check_all_used(
 
 
 def _roles(roles: Any, where: str) -> tuple[Role, ...]:
-    """A role for each axis; not one text, whose letters would be taken for them."""
+    """A role for each axis; not a single string, whose letters would be taken for roles."""
     if isinstance(roles, str):
         raise TypeError(f"adafactor: {where}: expected a role for each axis, found {roles!r}")
     return tuple(_role(role, where) for role in roles)

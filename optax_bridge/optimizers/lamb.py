@@ -58,18 +58,18 @@ def lamb(
     """LAMB with the legacy trust ratio `|p| / |u|`, which is 1 only where *both* norms are zero.
 
     So a tensor that starts at zero never moves (its ratio is 0), and a zero update of another
-    tensor divides by zero. `optax.lamb` uses 1 when either norm is zero: the two part at the first
-    step.
+    tensor divides by zero. `optax.lamb` uses 1 when either norm is zero: the two differ from the
+    first step.
 
     Args:
-      learning_rate: a number, a schedule, or None if every call gives it.
+      learning_rate: a number, a schedule, or None to pass it with every call.
       b1: decay of the first moment.
       b2: decay of the second moment.
       weight_decay: multiple of the parameter that joins the update before its norm is taken.
       eps: added to the root of the second moment.
 
     Returns:
-      The transformation; bit for bit `flax.optim.LAMB`, by either path.
+      The transformation; bit for bit `flax.optim.LAMB`, on either path.
     """
     return LeafRule(
         LambState,
@@ -103,7 +103,7 @@ def scale_by_lamb(
     weight_decay: ScalarOrSchedule = 0,
     eps: ScalarOrSchedule = 1e-6,
 ) -> optax.GradientTransformation:
-    """The direction of `lamb`, to be followed by `optax.scale_by_learning_rate`.
+    """Rescales updates according to LAMB; chain `optax.scale_by_learning_rate` after it.
 
     Args:
       b1: decay of the first moment.
@@ -112,7 +112,7 @@ def scale_by_lamb(
       eps: added to the root of the second moment.
 
     Returns:
-      The transformation, which equals `lamb` up to rounding once the learning rate follows.
+      The transformation; with the learning rate after it, `lamb` up to rounding.
     """
     return direction(lamb(-1.0, b1, b2, weight_decay, eps))
 

@@ -46,11 +46,11 @@ def lars(
 ) -> ExactTransformation:
     """LARS with the legacy trust ratio, `|p|` over `|g| + weight_decay * |p| + eps`.
 
-    `optax.lars` divides by `|g + weight_decay * p| + eps`, which is another number unless the
-    weight decay is zero.
+    `optax.lars` divides by `|g + weight_decay * p| + eps`, which differs unless the weight
+    decay is zero.
 
     Args:
-      learning_rate: a number, a schedule, or None if every call gives it.
+      learning_rate: a number, a schedule, or None to pass it with every call.
       momentum: factor by which the trace decays at each step.
       weight_decay: multiple of the parameter that is added to the gradient.
       trust_coefficient: factor of the trust ratio.
@@ -58,7 +58,7 @@ def lars(
       nesterov: looks one step ahead.
 
     Returns:
-      The transformation; bit for bit `flax.optim.LARS`, by either path.
+      The transformation; bit for bit `flax.optim.LARS`, on either path.
     """
     return LeafRule(
         LarsState,

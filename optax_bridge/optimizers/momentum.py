@@ -39,13 +39,13 @@ def momentum(
     """Momentum with coupled weight decay: the decay joins the gradient *before* the trace.
 
     Args:
-      learning_rate: a number, a schedule, or None if every call gives it.
+      learning_rate: a number, a schedule, or None to pass it with every call.
       decay: factor by which the trace decays at each step.
       weight_decay: multiple of the parameter that is added to the gradient.
       nesterov: looks one step ahead (Sutskever et al. 2013).
 
     Returns:
-      The transformation; bit for bit `flax.optim.Momentum`, by either path.
+      The transformation; bit for bit `flax.optim.Momentum`, on either path.
     """
     return LeafRule(
         MomentumState,

@@ -54,8 +54,8 @@ def multi_optimizer(
         {'kernel': Array([[0., 0.],
                [0., 0.]], dtype=float32)}
 
-    `optax.tree.map_params` maps its state; a further tree like the parameters it cannot take along,
-    as each group has its own leaves only: `opt_state_shardings` derives shardings.
+    `optax.tree.map_params` maps its state, but not together with another tree like the parameters,
+    since each group has only its own leaves; for shardings use `opt_state_shardings`.
 
     Args:
       *groups: pairs of a selector and a transformation. A selector is a glob on '/'-joined paths
@@ -64,15 +64,15 @@ def multi_optimizer(
       strict: a group that holds no parameter is an error, not a warning.
 
     Returns:
-      The transformation. Unmatched leaves keep their value and have no state. Per call, every
-      argument goes to every group that takes it, and `hyper_params=[{...}, ...]` gives each group
-      its own. Each transformation sees its group's leaves only, as a nested dict, so the cost grows
-      with the leaves.
+      The transformation. Unmatched leaves keep their value and have no state. Per call, an argument
+      goes to every group that takes it, and `hyper_params=[{...}, ...]` gives each group its own.
+      Each transformation sees only its group's leaves, as a nested dict, so the cost grows with the
+      leaves, not with the groups.
 
     Raises:
-      TypeError: one of them is no pair, or has no transformation. `init` raises ValueError where
-        two groups hold the same leaf, a step TypeError for an argument in `hyper_params` that its
-        group has no use for.
+      TypeError: a group is not a pair, or has no transformation. `init` raises ValueError if two
+        groups hold the same leaf, and a step TypeError for an argument in `hyper_params` that its
+        group does not take.
 
     Warns:
       NothingSelectedWarning: by `init`, where a group holds no parameter.
@@ -191,8 +191,8 @@ def frozen(
         >>> new
         {'a': 1.0, 'b': 0.5}
 
-    `optax.masked(tx, mask)` would clip by a global norm within `tx` as well, but hands raw
-    gradients through where the mask is False; clipping outside of it counts frozen leaves.
+    Inside `optax.masked(tx, mask)` a global norm counts no frozen leaf either, but raw gradients
+    pass through where the mask is False; clipping outside of it counts frozen leaves.
 
     Args:
       selector: the leaves to freeze.

@@ -49,13 +49,13 @@ def rmsprop(
     """RMSProp with `eps` outside the root, where `optax.rmsprop` has it inside by default.
 
     Args:
-      learning_rate: a number, a schedule, or None if every call gives it.
+      learning_rate: a number, a schedule, or None to pass it with every call.
       decay: decay of the averages.
       eps: added to the root of the second moment.
       centered: divides by the variance rather than by the second moment.
 
     Returns:
-      The transformation; bit for bit `flax.optim.RMSProp`, by either path.
+      The transformation; bit for bit `flax.optim.RMSProp`, on either path.
     """
     return LeafRule(
         RMSPropState,
@@ -85,7 +85,7 @@ def _step(
 def scale_by_rmsprop(
     decay: ScalarOrSchedule = 0.9, eps: ScalarOrSchedule = 1e-8, centered: bool = False
 ) -> optax.GradientTransformation:
-    """The direction of `rmsprop`, to be followed by `optax.scale_by_learning_rate`.
+    """Rescales updates according to RMSProp; chain `optax.scale_by_learning_rate` after it.
 
     Args:
       decay: decay of the averages.
@@ -93,7 +93,7 @@ def scale_by_rmsprop(
       centered: divides by the variance rather than by the second moment.
 
     Returns:
-      The transformation, which equals `rmsprop` up to rounding once the learning rate follows.
+      The transformation; with the learning rate after it, `rmsprop` up to rounding.
     """
     return direction(rmsprop(-1.0, decay, eps, centered))
 

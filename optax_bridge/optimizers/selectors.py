@@ -81,7 +81,7 @@ def traversal_mask(traversal: Selector, *, strict: bool = False) -> Callable[[Pa
     """
     if not hasattr(traversal, "iterate"):
         raise TypeError(
-            "traversal_mask: expected a traversal, ModelParamTraversal(...) say, found "
+            "traversal_mask: expected a traversal, such as ModelParamTraversal(...), found "
             f"{describe(traversal)}; path_mask takes globs and functions of path and leaf"
         )
     return _Mask(traversal, strict)
@@ -98,8 +98,8 @@ def path_mask(
         {'b': False, 'w': True}
 
     Args:
-      predicate: a glob, `"*/kernel"`, that the whole of a leaf's '/'-joined path matches,
-        `'/encoder/kernel'`; or a function of that path and the leaf; of a box the array in it.
+      predicate: a glob, `"*/kernel"`, for the whole '/'-joined path of a leaf,
+        `'/encoder/kernel'`; or a function of that path and the leaf (the array, if in a box).
       strict: selecting no parameter is an error, not a warning.
 
     Returns:
@@ -117,7 +117,7 @@ def path_mask(
     if not callable(predicate):
         raise TypeError(
             "path_mask: expected a glob or a function of path and leaf, found "
-            f"{describe(predicate)}; lambda path, leaf: path.endswith('/bias')"
+            f"{describe(predicate)}; e.g. lambda path, leaf: path.endswith('/bias')"
         )
     try:
         inspect.signature(predicate).bind("/path", None)
@@ -220,7 +220,7 @@ def _mask_leaf(path: KeyPath, leaf: Leaf) -> bool:
         return bool(value)
     raise TypeError(
         f"mask{keystr(path)}: expected True or False, found {describe(value)}. A mask has one "
-        'boolean for each parameter; a text is a glob on paths only by itself: "*/bias"'
+        'boolean for each parameter; a glob must be the whole selector: "*/bias"'
     )
 
 
@@ -234,7 +234,7 @@ def _check_selector(selector: Callable[..., PyTree]) -> None:
         name = getattr(selector, "__name__", type(selector).__name__)
         raise TypeError(
             f"selector {name}: expected a function from the parameters to a tree of booleans; "
-            "optax_bridge.path_mask(function) makes one of a function of path and leaf"
+            "optax_bridge.path_mask(function) turns a function of path and leaf into one"
         ) from None
 
 

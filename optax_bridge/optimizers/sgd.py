@@ -26,10 +26,10 @@ def sgd(learning_rate: ScalarOrSchedule | None = None) -> ExactTransformation:
     """Gradient descent: `p - learning_rate * g`.
 
     Args:
-      learning_rate: a number, a schedule, or None if every call gives it.
+      learning_rate: a number, a schedule, or None to pass it with every call.
 
     Returns:
-      The transformation; bit for bit `flax.optim.GradientDescent`, by either path.
+      The transformation; bit for bit `flax.optim.GradientDescent`, on either path.
     """
     return LeafRule(SgdState, zeros(0), _step, {"learning_rate": learning_rate}).transformation()
 

@@ -187,7 +187,7 @@ class _Parts:
 
 _INNER_RATE = "its rate belongs to the optimizer inside it"
 
-# WeightNorm wraps another optimizer; Optax has no equal.
+# WeightNorm wraps another optimizer; Optax has no equivalent.
 ENTRY = Entry(
     legacy=LegacyClass("legacy_optim.WeightNorm"),
     port="optax_bridge.weight_norm",

@@ -12,10 +12,10 @@ _ADDED = 1e-6  # to the norm, by PyTorch
 
 
 def clip_grad_norm(max_norm: float, norm_type: float = 2.0) -> optax.GradientTransformation:
-    """`torch.nn.utils.clip_grad_norm_` as an Optax transformation, to be first in a chain.
+    """Clips gradients as `torch.nn.utils.clip_grad_norm_` does; put it first in a chain.
 
-    PyTorch multiplies every gradient by `max_norm / (norm + 1e-6)`, at most 1. What
-    `optax.clip_by_global_norm` does is the same without the 1e-6: clipped gradients are longer by
+    PyTorch multiplies every gradient by `max_norm / (norm + 1e-6)`, at most 1;
+    `optax.clip_by_global_norm` leaves the 1e-6 out, so that clipped gradients are longer by
     `1e-6 / norm`. `clip_grad_value_` is `optax.clip`.
 
         >>> tx = clip_grad_norm(1.0)

@@ -1,4 +1,4 @@
-"""From an optimizer of PyTorch, as text or as an object, to its Optax equal."""
+"""From an optimizer of PyTorch, as text or as an object, to its Optax equivalent."""
 
 import warnings
 from collections.abc import Mapping, Sequence
@@ -33,7 +33,7 @@ def from_torch(
     lr: ScalarOrSchedule | Sequence[ScalarOrSchedule] | None = None,
     groups: Sequence[Group] | None = None,
 ) -> optax.GradientTransformationExtraArgs:
-    """The Optax equal of an optimizer of `torch.optim`. PyTorch need not be installed.
+    """Returns the Optax equivalent of a `torch.optim` optimizer. PyTorch need not be installed.
 
         >>> tx = from_torch("torch.optim.AdamW(lr=1e-3, weight_decay=0.05)")
         >>> tx.hyper_params["weight_decay"]
@@ -44,21 +44,21 @@ def from_torch(
         itself, whose settings are read.
       exact: this project's transformation in PyTorch's arithmetic. False: public Optax, where
         that is identical up to rounding.
-      lr: the learning rate in place of the optimizer's own, a schedule as a rule; a sequence
-        has one for each group.
-      groups: for an optimizer whose groups have different settings a pattern of paths for each,
-        `("*/kernel", "*/bias")`, or a traversal: which parameters are in it. One that is in none
-        stays as it is.
+      lr: the learning rate in place of the optimizer's own, usually a schedule; or a sequence with
+        one for each group.
+      groups: if groups have different settings, a pattern of paths for each,
+        `("*/kernel", "*/bias")`, or a traversal, that selects its parameters. A parameter in no
+        group stays unchanged.
 
     Returns:
       The transformation; see `optax_bridge.from_legacy`.
 
     Raises:
-      ExpressionError: the text is no constructor call, or one of its settings is no value.
-      TypeError: this is no optimizer of PyTorch.
-      ValueError: groups differ, and nothing says which parameters they are of; or a scheduler is
-        attached, and no `lr` is given. `init` raises it where a group selects no parameter.
-      UnsupportedSetting: `exact=False`, and public Optax has no equal for these settings.
+      ExpressionError: the text is not a constructor call, or a setting is not a literal.
+      TypeError: `optimizer` is not an optimizer of PyTorch.
+      ValueError: groups differ, and `groups` does not say which parameters are in each; or a
+        scheduler is attached without `lr`. `init` raises it for a group that selects no parameter.
+      UnsupportedSetting: `exact=False`, and public Optax has no equivalent of these settings.
     """
     definition = torch_definition(optimizer, lr=lr, groups=groups)
     # PyTorch's groups hold tensors: one that selects nothing would freeze them.
@@ -104,16 +104,16 @@ def _check_schedulers(groups: Sequence[Mapping[str, Any]], has_rate: bool) -> No
     """Refuses settings that a scheduler has left in groups: they are those of one step."""
     if not has_rate and any("initial_lr" in group for group in groups):
         raise ValueError(
-            "a scheduler is attached to the optimizer, which changes its rate from step to step: "
-            "give lr=optax_bridge.torch.from_torch_schedule(scheduler), or a number for a constant "
+            "a scheduler is attached to the optimizer and changes its rate from step to step: "
+            "pass lr=optax_bridge.torch.from_torch_schedule(scheduler), or a number for a constant "
             "rate"
         )
     if any("base_momentum" in group for group in groups):
         raise ValueError(
-            "a scheduler with cycle_momentum=True, its default, is attached to the optimizer, and "
+            "a scheduler with cycle_momentum=True, its default, is attached to the optimizer and "
             "changes its momentum from step to step: write the transformation with a function of "
-            "the count, optax_bridge.torch.sgd(lr=..., momentum=function), or betas=function, "
-            "which returns both, of Adam and its kin"
+            "the count, optax_bridge.torch.sgd(lr=..., momentum=function), or for Adam and its "
+            "variants betas=function, which returns both"
         )
 
 
@@ -122,7 +122,7 @@ def _from_text(text: str) -> Described:
     for name, value in described.settings.items():
         if isinstance(value, Source):
             raise ExpressionError(
-                f"{text!r}: {name}={value.text} is no value; write a number: nothing is "
+                f"{text!r}: {name}={value.text} is not a value; write a number: nothing is "
                 "evaluated. A learning rate may be given as lr="
             )
     return described

@@ -71,7 +71,7 @@ def test_the_rate_may_be_a_schedule(exact: bool):
     [
         ("LBFGS(params)", ExpressionError, r"optax.lbfgs\(\) is the same method"),
         ("SparseAdam(params)", ExpressionError, "JAX has dense gradients"),
-        ("AdamW(lr=rate)", ExpressionError, "lr=rate is no value.* may be given as lr="),
+        ("AdamW(lr=rate)", ExpressionError, "lr=rate is not a value.* may be given as lr="),
         ("AdamW(1e-3)", ExpressionError, "takes the parameters"),
         ("AdamW([{'params': a, 'lr': 1}])", ExpressionError, "optax_bridge.multi_optimizer"),
         ("optax.adamw(1e-3)", ExpressionError, "is not the AdamW of torch.optim"),

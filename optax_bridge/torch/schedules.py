@@ -52,26 +52,26 @@ OTHERWISE = {
 def from_torch_schedule(
     scheduler: Any, *, lr: float | None = None, steps_per_epoch: int = 1
 ) -> optax.Schedule:
-    """The Optax schedule of a scheduler of PyTorch. PyTorch need not be installed.
+    """Returns the Optax schedule of a PyTorch scheduler. PyTorch need not be installed.
 
         >>> schedule = from_torch_schedule("StepLR(step_size=30, gamma=0.1)", lr=0.5)
         >>> [float(schedule(count)) for count in (0, 29, 30)]
         [0.5, 0.5, 0.05...]
 
     Args:
-      scheduler: the constructor call as text, which is parsed and never evaluated: `SequentialLR`
-        has the calls of others in a list. Or the scheduler itself, whose settings are read.
-      lr: the optimizer's own rate, from which the scheduler starts; a scheduler itself says it,
-        unless groups have rates of their own: then one schedule for each.
-      steps_per_epoch: of the optimizer, for one of the scheduler. 1: it is stepped with the
-        optimizer.
+      scheduler: the constructor call as text, which is parsed and never evaluated (`SequentialLR`
+        takes a list of calls), or the scheduler itself, whose settings are read.
+      lr: the optimizer's own rate, from which the scheduler starts. A scheduler object holds it,
+        unless groups have rates of their own: then make one schedule for each.
+      steps_per_epoch: optimizer steps for each scheduler step; 1 if both step together.
 
     Returns:
       The schedule: count, from 0 on -> rate in float32.
 
     Raises:
-      ExpressionError: the text is no constructor call of a scheduler.
-      ValueError: no schedule of the count is the same, with what to do instead; or `lr` is missing.
+      ExpressionError: the text is not a constructor call of a scheduler.
+      ValueError: no schedule of the count is equivalent (the message says what to do instead), or
+        `lr` is missing.
     """
     if steps_per_epoch < 1:
         raise ValueError(f"steps_per_epoch: expected 1 or more, found {steps_per_epoch}")
@@ -282,7 +282,7 @@ def _value(node: ast.expr, text: str, lr: float) -> Any:
         raise
     except (ValueError, TypeError):
         raise ExpressionError(
-            f"{text[:100]!r}: {ast.unparse(node)} is no value; write it out, nothing is evaluated"
+            f"{text[:100]!r}: {ast.unparse(node)} is not a value; write it out: none is evaluated"
         ) from None
 
 

@@ -23,7 +23,7 @@ from optax_bridge.torch import clip_grad_norm, from_torch_schedule
         ("ReduceLROnPlateau(patience=3)", 0.1, r"reduce_on_plateau\(.*patience=P \+ 1"),
         ("LambdaLR(lr_lambda=lambda e: 0.9 ** e)", 0.1, "its function is code"),
         ("OneCycleLR(max_lr=1, total_steps=9)", 0.1, "cycle_momentum=False"),
-        ("StepLR(step_size=n)", 0.1, "n is no value"),
+        ("StepLR(step_size=n)", 0.1, "n is not a value"),
         ("StepLR(gamma=0.1)", 0.1, "missing .*'step_size'"),
         ("StepLR(3, gama=0.1)", 0.1, "StepLR takes step_size, gamma: .*'gama'"),
         ("StepRL(3)", 0.1, "is StepLR meant"),

@@ -31,11 +31,11 @@ class FullTrainState(TrainState, kw_only=True):
 
     Attributes:
       batch_stats: a mutable collection, replaced by `apply_gradients(batch_stats=...)`.
-      rngs: name -> key; `step_rngs()` gives those of this step.
-      ema_params: exponential moving average of the parameters, a tree like them, float32 for
-        bfloat16 and float16, in which it would stand still; `create(ema_params=...)` gives another.
+      rngs: name -> key; `step_rngs()` returns those of this step.
+      ema_params: exponential moving average of the parameters, a tree like them; float32 for
+        bfloat16 and float16, in which it would not move. `create(ema_params=...)` sets its start.
       ema_decay: its decay per step, None for no average; static.
-      accumulate_every: calls of `apply_gradients` that make a step with the mean of their
+      accumulate_every: calls of `apply_gradients` that make one step, with the mean of their
         gradients; static.
       accumulated: sum of the gradients since the last step, a tree like the parameters, float32
         for bfloat16 and float16; the mean is in the gradients' dtype.
@@ -71,7 +71,7 @@ class FullTrainState(TrainState, kw_only=True):
           params: the parameters.
           tx: the transformation.
           ema_decay: decay per step of the average of the parameters, None for no average.
-          accumulate_every: calls that make a step.
+          accumulate_every: calls of `apply_gradients` that make one step.
           dynamic_scale: see the class.
           **kwargs: `batch_stats`, `rngs` and the subclass's own fields.
 
@@ -116,15 +116,15 @@ class FullTrainState(TrainState, kw_only=True):
         finite: Leaf = None,
         **kwargs: Extra,
     ) -> Self:
-        """Takes one step, or a part of one.
+        """Takes one step, or adds the gradients of one of several micro-batches.
 
         Args:
-          *misplaced: nothing: gradients go by keyword.
+          *misplaced: pass nothing by position: gradients go by keyword.
           grads: gradients, a tree like `params`.
-          finite: whether they are finite, as `DynamicScale.value_and_grad` says. Where it is False
-            nothing moves, neither parameters nor state nor step nor collections; only the
-            `dynamic_scale` given here is taken.
-          **kwargs: as of `TrainState.apply_gradients`.
+          finite: True if they are finite, as `DynamicScale.value_and_grad` returns it. If False,
+            parameters, state, step and collections stay unchanged; only a `dynamic_scale` passed
+            here is taken.
+          **kwargs: as for `TrainState.apply_gradients`.
 
         Returns:
           The next state.

@@ -35,24 +35,24 @@ def convert_state(
     Args:
       state: a TrainState; or a legacy `Optimizer`, a dataclass, dict or tuple that holds one, or
         the nested dicts that `flax.serialization.to_state_dict` makes of either.
-      optimizer_def: the legacy definition. May be None for an `Optimizer`, which has its own, and
-        where the state's fields fit one optimizer only. For a legacy state it may be a
-        transformation too, `optax_bridge.adafactor` by axis.
+      optimizer_def: the legacy definition. May be None for an `Optimizer`, which has its own, or if
+        the state's fields fit only one optimizer. For a legacy state it may also be a
+        transformation, such as `optax_bridge.adafactor` by axis.
       exact: see `optax_bridge.from_legacy`.
-      part: which optimizer of the tree, where there are several: its '/'-joined path.
+      part: the '/'-joined path of the optimizer, if the tree has several.
       allow_nan: let NaN and infinities in parameters and moments through.
 
     Returns:
-      A `TrainState`, whose arrays lie where they did; for a TrainState the state dict
+      A `TrainState`, whose arrays stay on their devices; for a TrainState the state dict
       `{'target', 'state': {'step', 'param_states'}}`.
 
     Raises:
-      CheckpointError: the state is not of this optimizer.
+      CheckpointError: the state belongs to another optimizer.
       TypeError: a TrainState without `optimizer_def`.
     """
     if isinstance(state, TrainState):
         if optimizer_def is None:
-            raise TypeError("convert_state(train_state) needs optimizer_def=, the definition")
+            raise TypeError("convert_state(train_state) needs optimizer_def=, a definition")
         definition: Any = optimizer_def  # which `legacy_tree` checks
         return legacy_tree(state.params, state.opt_state, state.step, definition)[0]
     if optimizer_def is None and isinstance(state, legacy_optim.Optimizer):

@@ -36,7 +36,7 @@ from optax_bridge.training.train_state import TrainState
 M = TypeVar("M", bound=nnx.Module)
 _REMEDIES = {
     "params": "Give rename=, a function from the state's paths to the module's.",
-    "opt_state": "Give the state the transformation that its opt_state is of.",
+    "opt_state": "Give the state the transformation that its opt_state belongs to.",
 }
 Filter = nnx.filterlib.Filter  # chooses variables of a module, as `nnx.state` takes it
 
@@ -44,8 +44,8 @@ Filter = nnx.filterlib.Filter  # chooses variables of a module, as `nnx.state` t
 class Optimizer(nnx.Optimizer[M]):
     """`nnx.Optimizer` by the exact step, bit for bit `TrainState.apply_gradients`.
 
-    `nnx.Optimizer` itself runs every transformation of `optax_bridge` as well; where a legacy
-    optimizer touches a parameter twice (decoupled weight decay), it rounds once more per step.
+    `nnx.Optimizer` itself also runs every transformation of `optax_bridge`; where a legacy
+    optimizer updates a parameter twice (decoupled weight decay), it rounds once more per step.
 
         >>> model = nnx.Linear(2, 3, rngs=nnx.Rngs(0))
         >>> optimizer = Optimizer(model, optax_bridge.adam(1e-3, weight_decay=0.1), wrt=nnx.Param)
@@ -109,33 +109,33 @@ def hand_off(
     missing: str = "error",
     allow_nan: bool = False,
 ) -> nnx.Optimizer[M]:
-    """Moves a Linen training to NNX: variables into the module, all else into an optimizer.
+    """Moves a Linen training to NNX: variables into the module, the rest into an optimizer.
 
-    Batch statistics and other collections among the state's fields go to the module's variables,
-    its keys to the module's streams of the same name, each folded with the stream's number where
-    there are several, and its average to the optimizer's `ema_params`.
+    Batch statistics and other collections among the state's fields go to the module's variables.
+    Its keys go to the module's streams of the same name, each folded with the stream's number if
+    there are several, and its average goes to the optimizer's `ema_params`.
 
     Args:
       state: the training state.
       model: the module; its variables are replaced by the state's.
       rename: '/'-joined path of a Linen variable, `Dense_0/kernel`, to that of the module's,
         `linear1/kernel`.
-      wrt: which variables are optimized.
+      wrt: the variables to optimize.
       optimizer: `Optimizer`, or `nnx.Optimizer`, which keeps no average.
-      collections: name -> collection, those that the state has no field for.
-      missing: "error", or "keep": variables that the state has nothing for keep their values.
+      collections: name -> collection, for those without a field in the state.
+      missing: "error", or "keep": variables that the state lacks keep their values.
       allow_nan: let NaN and infinities in parameters and moments through.
 
     Returns:
       The optimizer, whose next `update` is the step that the state would have taken.
 
     Raises:
-      ValueError: the module has other parameters, another shape or type of one, or a variable that
-        the state has nothing for; a parameter or a moment is not finite.
+      ValueError: the module has other parameters, shapes or types, or a variable that the state
+        lacks; or a parameter or moment is not finite.
 
     Warns:
-      LeftOverWarning: the state has something that neither module nor optimizer has a place for.
-      ConvertedWarning: all parameters have another type in floating point than the module's.
+      LeftOverWarning: neither module nor optimizer has a place for some part of the state.
+      ConvertedWarning: all parameters have another floating-point type than the module's.
     """
     keep = keeps(missing)
     target = nnx.state(model, wrt)

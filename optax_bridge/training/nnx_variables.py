@@ -49,7 +49,7 @@ def hand_over_collections(
     plan = Plan(
         "hand_off", tuple(rename_items(source, places, new_names, has_dtypes=False)),
         "Give them by collections={'batch_stats': ...}, or rename= from the state's paths "
-        "to the module's; missing='keep' leaves them as they are.",
+        "to the module's; missing='keep' leaves them unchanged.",
         "a value for each variable of the module", if_missing="",
     )  # fmt: skip
     plan.check(keep=keep)

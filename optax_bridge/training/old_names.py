@@ -4,19 +4,19 @@
 OLD_ATTRIBUTES = {
     "target": "the parameters are state.params",
     "state": (
-        "state.state.step is state.step, and state.state.param_states is state.opt_state, where "
-        "optax.tree.get(state.opt_state, name) finds the moments by the names that `optax-bridge "
-        "recipe` tells; the state of a definition of your own is state.opt_state itself"
+        "state.state.step is now state.step, and state.state.param_states is state.opt_state, "
+        "where optax.tree.get(state.opt_state, name) returns the moments; `optax-bridge recipe` "
+        "lists their names. The state of a definition of your own is state.opt_state itself"
     ),
     "optimizer_def": "the transformation is state.tx",
     "hyper_params": "those of this project's transformations are state.tx.hyper_params",
     "apply_gradient": (
         "write state.apply_gradients(grads=gradients), with hyper-parameters of this step as "
-        "further keyword arguments, learning_rate=1e-3 say"
+        "further keyword arguments, such as learning_rate=1e-3"
     ),
     "compute_gradient": (
         "write value, grads = jax.value_and_grad(loss_fn)(state.params), with has_aux=True "
-        "where the loss returns more than the loss"
+        "if loss_fn returns more than the loss"
     ),
     "optimize": (
         "write value, grads = jax.value_and_grad(loss_fn)(state.params), then "
@@ -29,8 +29,8 @@ OLD_ATTRIBUTES = {
     "unreplicate": "write flax.jax_utils.unreplicate(state)",
     "state_dict": "write flax.serialization.to_state_dict(state)",
     "restore_state": (
-        "write optax_bridge.checkpoints.from_state_dict(state, saved), which takes what "
-        "flax.optim saved as well"
+        "write optax_bridge.checkpoints.from_state_dict(state, saved), which also takes the state "
+        "dicts of flax.optim"
     ),
     "param_states": "the optimizer's state is state.opt_state",
 }

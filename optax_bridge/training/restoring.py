@@ -1,9 +1,9 @@
 """Restores a checkpoint into a state or parameters, leaf by leaf, whole or not at all.
 
 Every leaf of the template is in the checkpoint, or is named as missing; every leaf of the
-checkpoint is taken, or is named as left over. Boxes may come and go: a box is one level more in a
-checkpoint, `{"kernel": {"value": array}}`, which Flax by itself would hand out where an array
-belongs.
+checkpoint is taken, or is named as left over. Either side may have boxes: a box adds one level to a
+checkpoint, `{"kernel": {"value": array}}`, which Flax by itself would restore in place of the
+array.
 """
 
 from typing import Any, TypeVar

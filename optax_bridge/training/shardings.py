@@ -38,18 +38,18 @@ def param_shardings(params: Params, mesh: Mesh, rules: Rules | None = None) -> P
     """Returns the sharding of each parameter.
 
     Args:
-      params: parameters or their shapes. The names in their boxes are turned into axes of the mesh
-        by the rules; an array without a box lies where its own sharding says, else everywhere.
+      params: parameters or their shapes. The rules map the names in their boxes to axes of the
+        mesh; an array without a box keeps its own sharding, or is replicated.
       mesh: the mesh.
-      rules: see `Rules`; none: names are axes of the mesh.
+      rules: see `Rules`; without any, names are axes of the mesh.
 
     Returns:
       A tree like `params`, boxes included, with a `NamedSharding` for each array: for `jax.jit`,
       `jax.device_put` and Orbax.
 
     Raises:
-      ValueError: a name is no axis of the mesh and no rule has it, or an axis of an array cannot be
-        divided over its axis of the mesh.
+      ValueError: a name is neither an axis of the mesh nor in a rule, or an axis of an array cannot
+        be divided over its axis of the mesh.
     """
     _check_mesh(mesh)
 
@@ -63,7 +63,7 @@ def param_shardings(params: Params, mesh: Mesh, rules: Rules | None = None) -> P
 def opt_state_shardings(
     tx: optax.GradientTransformation, params: Params, mesh: Mesh, rules: Rules | None = None
 ) -> PyTree:
-    """Returns the sharding of each array of any transformation's state.
+    """Returns the sharding of each array in the state of any transformation.
 
         >>> mesh = jax.make_mesh((1,), ("model",))
         >>> params = {"w": nn.Partitioned(jnp.ones((128, 256)), ("embed", "mlp"))}
@@ -74,7 +74,7 @@ def opt_state_shardings(
 
     Args:
       tx: the transformation.
-      params: as of `param_shardings`.
+      params: as for `param_shardings`.
       mesh: the mesh.
       rules: see `Rules`.
 
@@ -116,8 +116,8 @@ def state_shardings(state: OptState, mesh: Mesh, rules: Rules | None = None) -> 
 
     Returns:
       The same `TrainState` with a `NamedSharding` for each array. A field like the parameters (an
-      average of them, accumulated gradients) lies where they do; in other fields, boxed arrays
-      lie where their names say and the rest everywhere.
+      average of them, accumulated gradients) is sharded like them; in other fields, boxed arrays
+      are sharded by their names and all others replicated.
 
     Raises:
       ValueError: see `param_shardings`.

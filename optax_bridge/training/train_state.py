@@ -28,7 +28,7 @@ from optax_bridge.training.learning_rate import learning_rate
 from optax_bridge.training.old_names import OLD_ATTRIBUTES, misplaced_gradients, missing_attribute
 from optax_bridge.training.restoring import fit_on_restore
 
-if TYPE_CHECKING:  # who does not come from the old API does without: 2 ms
+if TYPE_CHECKING:  # saves 2 ms where the old API is not used
     import legacy_optim
     from optax_bridge.training.shardings import Rules
 
@@ -37,9 +37,8 @@ NOT_GIVEN: Any = object()
 _SET_BY_THE_STEP = ("step", "params", "opt_state")
 
 _TAKES_RATE = (
-    ". A rate per call is taken by this project's optimizers, optax_bridge.adam() say, and by "
-    "optax.inject_hyperparams(optax.adam)(learning_rate=1e-3), whose state holds it in "
-    "opt_state.hyperparams"
+    ". This project's optimizers, such as optax_bridge.adam(), take a rate per call; so does "
+    "optax.inject_hyperparams(optax.adam)(learning_rate=1e-3), in opt_state.hyperparams"
 )
 
 
@@ -84,17 +83,17 @@ class TrainState(train_state.TrainState):
         """Takes one step.
 
         Args:
-          *misplaced: nothing: gradients go by keyword.
+          *misplaced: pass nothing by position: gradients go by keyword.
           grads: gradients, a tree like `params`.
-          **kwargs: a field of this state is replaced by the value; anything else is handed to the
-            transformation (`learning_rate=`, `value=`, `grad=`, `value_fn=`).
+          **kwargs: new values for fields of this state; anything else goes to the transformation
+            (`learning_rate=`, `value=`, `grad=`, `value_fn=`).
 
         Returns:
           The next state, `step` advanced by one.
 
         Raises:
-          TypeError: an argument that is neither a field nor taken by the transformation, a field
-            that the step itself sets, or gradients that are not given by `grads=`.
+          TypeError: an argument that is neither a field nor known to the transformation, a field
+            that the step itself sets, or gradients not passed as `grads=`.
           ValueError: `grads` is not a tree like `params`, or the state is replicated.
         """
         if misplaced or grads is NOT_GIVEN:
@@ -110,18 +109,18 @@ class TrainState(train_state.TrainState):
 
     @property
     def learning_rate(self) -> Rate:
-        """The learning rate of the next step, where the state or this project's optimizer has it.
+        """The learning rate of the next step, if the state or this project's optimizer holds it.
 
         A number or an array; a tuple with one for each group of a `multi_optimizer`.
 
         Raises:
-          ValueError: it is given per call, or is not known: `optax.adam(1e-3)` does not say, and
+          ValueError: it is passed per call, or unknown: `optax.adam(1e-3)` does not expose it,
             `optax.inject_hyperparams(optax.adam)(1e-3)` does.
         """
         return learning_rate(self.tx, self.opt_state, self.step, _part_for_tx(self.params))
 
     def update(self, *misplaced: Never, grads: Updates = NOT_GIVEN, **kwargs: Extra) -> Self:
-        """The same as `apply_gradients`; FLIP 1009 writes the step both ways."""
+        """Alias of `apply_gradients`; FLIP 1009 writes the step both ways."""
         return self.apply_gradients(*misplaced, grads=grads, **kwargs)
 
     @classmethod
@@ -284,20 +283,20 @@ class TrainState(train_state.TrainState):
         Args:
           path: a file or folder of any known format; see `optax-bridge inspect`.
           optimizer_def: the definition that the checkpoint was written with. If None, the kind is
-            read from the state's fields where they fit one only; no file has hyper-parameters, so
-            the learning rate must then be given per call and all others are the legacy defaults.
+            inferred from the state's fields, if they fit only one. No file has hyper-parameters, so
+            the learning rate must then be passed per call and all others are the legacy defaults.
             For T5X's Adafactor by axis, `optax_bridge.adafactor(path_rules=...)`.
           apply_fn: usually `model.apply`.
           exact: see `optax_bridge.from_legacy`.
-          part: which optimizer, where the checkpoint has several: its '/'-joined path.
+          part: the '/'-joined path of the optimizer, if the checkpoint has several.
           sharding: a `jax.sharding.Sharding` for every leaf, a function `sharding(path, leaf)`
-            to one, or the result of `optax_bridge.state_shardings`; leaves are placed one after
-            another.
+            that returns one, or the result of `optax_bridge.state_shardings`; leaves are placed
+            one after another.
           allow_nan: let NaN and infinities in parameters and moments through.
-          **kwargs: the subclass's own fields, in place of the checkpoint's. The
-            checkpoint's other entries fill the others: `batch_stats`, also from
-            `model_state={"batch_stats": ...}`, `ema_params`, `rngs`, `dynamic_scale` (one given
-            here says its settings, which no file has), and any by its own name.
+          **kwargs: the subclass's own fields, in place of the checkpoint's. Other fields come from
+            the checkpoint's entries: `batch_stats`, also from `model_state={"batch_stats": ...}`,
+            `ema_params`, `rngs`, `dynamic_scale` (pass one here for its settings, which no file
+            has), and any entry with the name of a field.
 
         Returns:
           A state of this class, whose next step is the one that the saved optimizer would have
@@ -307,7 +306,7 @@ class TrainState(train_state.TrainState):
           CheckpointError: it cannot be read, or is not of this optimizer.
 
         Warns:
-          LeftOverWarning: the checkpoint has something that there is no field for.
+          LeftOverWarning: the checkpoint has an entry without a field.
         """
         # Formats of checkpoints, which few programs need.
         from optax_bridge.checkpoints.read import read_checkpoint
@@ -337,13 +336,13 @@ class TrainState(train_state.TrainState):
 
         Args:
           optimizer: of `torch.optim`; groups become those of an `optax_bridge.multi_optimizer`. A
-            parameter in none of them stays as it is, as in PyTorch.
+            parameter in none of them stays unchanged, as in PyTorch.
           params: the module that it trains, or its `state_dict()`.
           names: where each tensor goes in Flax: a names file, or its content as nested dicts.
           apply_fn: usually `model.apply`.
-          lr: a schedule in place of the optimizer's own rate; of several groups one for each.
-          step: steps taken, where the optimizer does not say, as SGD does not.
-          exact: in PyTorch's arithmetic; False: public Optax, where that is the same but for
+          lr: a schedule in place of the optimizer's own rate; with several groups, one for each.
+          step: steps taken, if the optimizer does not record them, as SGD does not.
+          exact: use PyTorch's arithmetic; False: public Optax, where that is the same except for
             rounding.
           **kwargs: the subclass's own fields, in place of the model's, such as `batch_stats`.
 
@@ -352,7 +351,7 @@ class TrainState(train_state.TrainState):
 
         Raises:
           CheckpointError: the names leave a tensor out, or the optimizer is of another model.
-          UnsupportedSetting: `exact=False`, and public Optax has no equal for these settings.
+          UnsupportedSetting: `exact=False`, and public Optax has no equivalent of these settings.
         """
         from optax_bridge.torch.checkpoints.in_memory import state_from_torch
 
@@ -374,7 +373,7 @@ class TrainState(train_state.TrainState):
           path: the file to write; it appears whole or not at all.
           optimizer_def: the definition that this state's transformation corresponds to.
           part: the path for the optimizer, such as "optimizer", next to the step and this state's
-            other fields; None: the optimizer is the whole, and they stay out.
+            other fields; None: the file holds only the optimizer.
           force: replace an existing checkpoint; anything else is never replaced.
 
         Raises:
@@ -402,7 +401,7 @@ class TrainState(train_state.TrainState):
         set_here = [name for name in replaced if name in _SET_BY_THE_STEP]
         if set_here:
             raise TypeError(
-                f"apply_gradients sets {', '.join(set_here)} itself; to change it as well, use "
+                f"apply_gradients sets {', '.join(set_here)} itself; to change it, use "
                 "state.replace(...) before or after the step"
             )
         if not extra:
@@ -492,7 +491,7 @@ def _why_not(grads: Updates, params: Params) -> str:
     pairs = zip(jax.tree.leaves(grads), jax.tree.leaves(params), strict=True)
     if all(jnp.ndim(grad) and jnp.shape(grad)[1:] == jnp.shape(param) for grad, param in pairs):
         return (
-            "Every gradient has one axis more, in front: they are replicated, and the state is "
+            "Every gradient has an extra leading axis: they are replicated, and the state is "
             "not. Unreplicate them, flax.jax_utils.unreplicate(grads), or step under jax.pmap."
         )
     return "Differentiate with respect to state.params."
