@@ -1,10 +1,9 @@
 # pyright: strict, reportMissingTypeStubs=false
 """The ways to convert: from a checkpoint that was read to the tree that is written."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
 
 import jax
 import numpy as np
@@ -62,93 +61,67 @@ class Conversion:
         ]
 
 
-class Way(Protocol):
-    """A way to convert: choose a planner, check its plan and carry that out."""
-
-    def convert(self, read: Read) -> Conversion:
-        """Returns the tree to write; raises CheckpointError if something does not fit."""
-        ...
+Way = Callable[[Read], Conversion]  # one of those below, with its settings
 
 
-@dataclass(frozen=True)
-class ParametersAlone:
-    """Keep the parameters alone, for which the optimizer's definition is not needed."""
-
-    part: str | None
-    allow_nan: bool
-
-    def convert(self, read: Read) -> Conversion:
-        """Returns the parameters; of a file without an optimizer, all of it."""
-        states = select_paths(find_states(read.tree), self.part)
-        if len(states) == 1:
-            params, path = at_path(read.tree, states[0])["params"], (*states[0], "params")
-        elif self.part is None and not any("param_states" in p for p, _ in leaves(read.tree)):
-            return Conversion(read, read.tree)
-        else:
-            chosen = choose_part(read.tree, read.path, self.part)
-            params, path = chosen.target, (*chosen.path, "target")
-        plan = Plan(read.path, tuple(trained_items(params, Paths(path))))
-        plan.check(allow_nan=self.allow_nan)
-        return Conversion(read, params)
+def parameters_alone(read: Read, part: str | None, allow_nan: bool) -> Conversion:
+    """The parameters alone, for which the optimizer's definition is not needed."""
+    states = select_paths(find_states(read.tree), part)
+    if len(states) == 1:
+        params, params_path = at_path(read.tree, states[0])["params"], (*states[0], "params")
+    elif part is None and not any("param_states" in path for path, _ in leaves(read.tree)):
+        return Conversion(read, read.tree)
+    else:
+        chosen = choose_part(read.tree, read.path, part)
+        params, params_path = chosen.target, (*chosen.path, "target")
+    items = trained_items(params, Paths(params_path))
+    Plan(read.path, tuple(items)).check(allow_nan=allow_nan)
+    return Conversion(read, params)
 
 
-@dataclass(frozen=True)
-class AsTemplate:
-    """Make everything as a template has it."""
-
-    like: PyTree
-    allow_nan: bool
-
-    def convert(self, read: Read) -> Conversion:
-        """Returns the template, filled."""
-        plan = plan_restore(self.like, read)
-        plan.check(allow_nan=self.allow_nan)
-        tree = apply_plan(plan, self.like)
-        states = [node for node in jax.tree.leaves(tree, is_leaf=is_state) if is_state(node)]
-        steps = {int(number) for state in states for number in np.ravel(state.step)}
-        step = steps.pop() if len(steps) == 1 else None
-        return Conversion(read, tree, step=step, moves=plan.moves)
+def as_template(read: Read, like: PyTree, allow_nan: bool) -> Conversion:
+    """Everything as a template has it."""
+    plan = plan_restore(like, read)
+    plan.check(allow_nan=allow_nan)
+    tree = apply_plan(plan, like)
+    states = [node for node in jax.tree.leaves(tree, is_leaf=is_state) if is_state(node)]
+    steps = {int(number) for state in states for number in np.ravel(state.step)}
+    return Conversion(read, tree, step=steps.pop() if len(steps) == 1 else None, moves=plan.moves)
 
 
-@dataclass(frozen=True)
-class ToStates:
-    """Put a TrainState in the place of each optimizer; of one alone it may be the whole, flat."""
-
-    definitions: Definitions
-    part: str | None
-    recipe: RecipeKind
-    is_flat: bool
-    allow_nan: bool
-
-    def convert(self, read: Read) -> Conversion:
-        """Returns the tree with the states in it."""
-        remaining, states = read.tree, dict[str, Converted]()
-        for path, definition in _by_path(read, optimizers(read.tree), self.definitions).items():
-            states[path] = convert_tree(
-                remaining, definition, recipe=self.recipe, part=path or self.part,
-                allow_nan=self.allow_nan, place=read.path,
-            )  # fmt: skip
-            remaining = states[path].others
-        state = states.get("")
-        is_of_t5x = read.format == T5X and set(read.tree) == {"optimizer"}
-        if state is not None and (self.is_flat or is_of_t5x):
-            tree, moves = _flat(state, read), [*state.moves]
-        else:
-            tree = _placed(states.values(), read.path)
-            moves = [m for state in states.values() for m in moved_to(state.part, state.moves)]
-        return Conversion(
-            read, tree, {path: state.definition for path, state in states.items()},
-            None if state is None else int(state.state.step),
-            {path: state.choice for path, state in states.items() if state.choice is not None},
-            moves,
+def to_states(
+    read: Read,
+    definitions: Definitions,
+    part: str | None,
+    recipe: RecipeKind,
+    is_flat: bool,
+    allow_nan: bool,
+) -> Conversion:
+    """A TrainState in the place of each optimizer; of one alone it may be the whole, flat."""
+    remaining, states = read.tree, dict[str, Converted]()
+    for path, definition in _by_path(read, optimizers(read.tree), definitions).items():
+        states[path] = convert_tree(
+            remaining, definition, recipe=recipe, part=path or part, allow_nan=allow_nan,
+            place=read.path,
         )  # fmt: skip
+        remaining = states[path].others
+    state = states.get("")
+    is_of_t5x = read.format == T5X and set(read.tree) == {"optimizer"}
+    if state is not None and (is_flat or is_of_t5x):
+        tree, moves = _flat(state, read), [*state.moves]
+    else:
+        tree = _placed(remaining, states.values(), read.path)
+        moves = [m for state in states.values() for m in moved_to(state.part, state.moves)]
+    return Conversion(
+        read, tree, {path: state.definition for path, state in states.items()},
+        None if state is None else int(state.state.step),
+        {path: state.choice for path, state in states.items() if state.choice is not None}, moves,
+    )  # fmt: skip
 
 
-def _placed(converted: Iterable[Converted], place: Path) -> PyTree:
-    """The tree that was converted, with the state of each optimizer where that stood."""
-    *_, last = converted
-    tree: PyTree = last.others
-    for state in converted:
+def _placed(tree: PyTree, states: Iterable[Converted], place: Path) -> PyTree:
+    """The rest of a tree with each state where its optimizer stood, or a state alone."""
+    for state in states:
         if not state.part:
             return state.state
         tree = add_optimizer(tree, state.part, state.state, place)
@@ -168,26 +141,18 @@ def _flat(converted: Converted, read: Read) -> PyTree:
     return fields | others
 
 
-@dataclass(frozen=True)
-class ToOptimizers:
-    """Put an optimizer of `flax.optim` in the place of each TrainState."""
-
-    definitions: Definitions
-    part: str | None
-    allow_nan: bool
-
-    def convert(self, read: Read) -> Conversion:
-        """Returns the tree with the optimizers in it."""
-        tree, steps, moves = read.tree, dict[str, int](), list[Move]()
-        homes = [*find_states(tree)]
-        by_path = _by_path(read, homes, self.definitions)
-        for path, definition in by_path.items():
-            home = _one_of(select_paths(homes, path or self.part), read)
-            tree, steps[path], more = back(
-                replace(read, tree=tree), home, definition, self.part, self.allow_nan
-            )
-            moves += more
-        return Conversion(read, tree, by_path, steps.get(""), moves=moves)
+def to_optimizers(
+    read: Read, definitions: Definitions, part: str | None, allow_nan: bool
+) -> Conversion:
+    """An optimizer of `flax.optim` in the place of each TrainState."""
+    tree, steps, moves = read.tree, dict[str, int](), list[Move]()
+    homes = [*find_states(tree)]
+    by_path = _by_path(read, homes, definitions)
+    for path, definition in by_path.items():
+        home = _one_of(select_paths(homes, path or part), read)
+        tree, steps[path], more = back(replace(read, tree=tree), home, definition, part, allow_nan)
+        moves += more
+    return Conversion(read, tree, by_path, steps.get(""), moves=moves)
 
 
 def _one_of(homes: list[Names], read: Read) -> Names:
@@ -198,10 +163,8 @@ def _one_of(homes: list[Names], read: Read) -> Names:
             "Name one: --part NAME, or part= in Python.",
         )  # fmt: skip
     if not homes:
-        raise CheckpointError(
-            read.path, "a TrainState: step, params, opt_state", brief(sorted(read.tree)),
-            "Is it a legacy checkpoint?",
-        )  # fmt: skip
+        expected, names = "a TrainState: step, params, opt_state", brief(sorted(read.tree))
+        raise CheckpointError(read.path, expected, names, "Is it a legacy checkpoint?")
     return homes[0]
 
 

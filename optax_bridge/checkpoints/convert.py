@@ -1,28 +1,23 @@
 # pyright: strict, reportMissingTypeStubs=false
 """From one checkpoint to another: read, convert in the way that is asked for, write, compare.
 
-read             a file or a folder becomes a plain tree; `formats` know how
-locate           its parts: optimizers of `flax.optim`, and states of today
-conversions      the ways to convert, each of which chooses a planner
-legacy_to_state, to_legacy, same_names
-                 where each leaf goes, and what does not fit: a plan
-moves            a plan is checked and carried out
-write            the new tree appears whole, is read again and compared
+The ways are in `conversions`: each chooses a planner, whose plan `moves` checks and carries out.
 """
 
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 from optax_bridge._atomic import remove_abandoned
 from optax_bridge.checkpoints.conversions import (
-    AsTemplate,
     Conversion,
     Definitions,
-    ParametersAlone,
-    ToOptimizers,
-    ToStates,
     Way,
+    as_template,
+    parameters_alone,
+    to_optimizers,
+    to_states,
 )
 from optax_bridge.checkpoints.errors import CheckpointError
 from optax_bridge.checkpoints.layout import add_optimizer
@@ -93,7 +88,7 @@ def convert_file(
     read = read_checkpoint(source)
     read = read if moved is None else moved(read, like)
     _check_apart(read.path, destination)
-    conversion = way.convert(read)
+    conversion = way(read)
     if not dry_run:
         write(destination, conversion.tree, file_format, force, verify)
     return conversion
@@ -124,12 +119,15 @@ def _way(
     if layout not in (KEEP, FLAT):
         raise ValueError(f"layout: expected {KEEP!r} or {FLAT!r}, found {layout!r}")
     if params_only:
-        return ParametersAlone(part, allow_nan)
+        return partial(parameters_alone, part=part, allow_nan=allow_nan)
     if to_legacy:
-        return ToOptimizers(optimizer_def, part, allow_nan)
+        return partial(to_optimizers, definitions=optimizer_def, part=part, allow_nan=allow_nan)
     if like is not None:
-        return AsTemplate(like, allow_nan)
-    return ToStates(optimizer_def, part, recipe, layout == FLAT, allow_nan)
+        return partial(as_template, like=like, allow_nan=allow_nan)
+    return partial(
+        to_states, definitions=optimizer_def, part=part, recipe=recipe, is_flat=layout == FLAT,
+        allow_nan=allow_nan,
+    )  # fmt: skip
 
 
 def _check_apart(source: Path, destination: Path) -> None:

@@ -192,7 +192,7 @@ def _step_of_manager(folder: Path, prefix: str) -> str | None:
 
 
 def plan_restore(target: PyTree, read: Read) -> Plan:
-    """The plan of `restored_like`, not checked."""
+    """The plan from a checkpoint that was read to a template, not checked."""
     if not any(map(is_state, jax.tree.leaves(target, is_leaf=is_state))):
         raise CheckpointError(
             read.path, "a template that holds a TrainState", type(target).__name__,
@@ -200,13 +200,6 @@ def plan_restore(target: PyTree, read: Read) -> Plan:
             "dataclass of JAX (flax.struct) with some in it.",
         )  # fmt: skip
     return plan_like(state_dict_of(target), read.tree, read.path)
-
-
-def restored_like(target: T, read: Read, allow_nan: bool = False) -> T:
-    """Does as `restore_checkpoint` with a tree that was read, whose arrays may be read later."""
-    plan = plan_restore(target, read)
-    plan.check(allow_nan=allow_nan)
-    return apply_plan(plan, target)
 
 
 def _restore_into(

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import ml_dtypes
 import numpy as np
+from numpy.lib import format as npy
 
 from optax_bridge.checkpoints.errors import CheckpointError, brief, place_of
 from optax_bridge.checkpoints.formats import Contents, Format, head_of, put
@@ -13,10 +14,7 @@ from optax_bridge.checkpoints.lazy import LazyArray, is_shape
 from optax_bridge.metadata.trees import Params, PyTree
 
 _PACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # what NumPy writes
-_HEADERS = {
-    (1, 0): np.lib.format.read_array_header_1_0,
-    (2, 0): np.lib.format.read_array_header_2_0,
-}
+_HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
 
 def _read(path: Path) -> Contents:
@@ -43,7 +41,7 @@ def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo, place: str) -> LazyA
         )  # fmt: skip
     with archive.open(info) as file:
         try:
-            shape, _, dtype = _HEADERS[np.lib.format.read_magic(file)](file)
+            shape, _, dtype = _HEADERS[npy.read_magic(file)](file)
         except Exception as error:  # of NumPy's parser, for brackets alone even a MemoryError
             raise CheckpointError(place, "an array of NumPy's format", error) from None
         size = info.file_size - file.tell()
@@ -56,7 +54,7 @@ def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo, place: str) -> LazyA
 
     def read() -> np.ndarray:
         with archive.open(info) as file:
-            array = np.lib.format.read_array(file, allow_pickle=False)
+            array = npy.read_array(file, allow_pickle=False)
             file.read(1)  # the end, where the checksum is compared
         array = array.view(native) if array.dtype.kind == "V" else array
         return array.astype(native, copy=False)

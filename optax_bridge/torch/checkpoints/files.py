@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from optax_bridge._text import brief
+from optax_bridge.checkpoints.conversions import as_template
 from optax_bridge.checkpoints.errors import CheckpointError
 from optax_bridge.checkpoints.formats import pytorch, safetensors
 from optax_bridge.checkpoints.read import Read, read_checkpoint
-from optax_bridge.checkpoints.restore import restored_like
 from optax_bridge.checkpoints.write import compare, written_whole
 from optax_bridge.metadata.paths import leaves
 from optax_bridge.metadata.trees import PyTree
@@ -81,7 +81,7 @@ def to_torch_file(
 ) -> Returned:
     """Writes a state of Flax as a file that PyTorch goes on from."""
     read = read_checkpoint(source)
-    state = state_in(restored_like(like, read, allow_nan), read.path)
+    state = state_in(as_template(read, like, allow_nan).tree, read.path)
     file = read_names(names)
     found_format = read_checkpoint(base)
     if found_format.format != pytorch.FORMAT.name or not base.is_file():

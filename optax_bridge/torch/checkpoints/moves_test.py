@@ -15,8 +15,8 @@ from flax.traverse_util import unflatten_dict
 
 import optax_bridge
 from optax_bridge import CheckpointError, FullTrainState
+from optax_bridge.checkpoints.conversions import as_template
 from optax_bridge.checkpoints.read import Read
-from optax_bridge.checkpoints.restore import restored_like
 from optax_bridge.torch.checkpoints.draft import draft_names
 from optax_bridge.torch.checkpoints.files import description_of, moved_to_flax
 from optax_bridge.torch.checkpoints.layout import torch_checkpoint
@@ -80,7 +80,7 @@ def moved(tree: Any, like: Any, step: int | None = None, names: Any = NAMES) -> 
 
 def move(tree: Any, like: Any = None, step: int | None = None, names: Any = NAMES) -> Any:
     like = template() if like is None else like
-    return restored_like(like, moved(tree, like, step, names))
+    return as_template(moved(tree, like, step, names), like, allow_nan=False).tree
 
 
 def refused(tree: Any, expected: str, like: Any = None, names: Any = NAMES) -> None:
@@ -147,7 +147,7 @@ def test_an_optimizer_before_its_first_step_brings_parameters_alone(settings: An
     tree, like = saved((), None, **settings), template(optax.sgd(0.1, momentum=0.9))
     read = moved(tree, like)
     assert read.origins["params", "fc", "kernel"].source == ("model", "fc.weight")
-    state = restored_like(like, read)
+    state = as_template(read, like, allow_nan=False).tree
     assert int(state.step) == 0
     np.testing.assert_array_equal(state.params["fc"]["bias"], tree["model"]["fc.bias"])
 
@@ -193,7 +193,7 @@ def test_parameters_without_a_state_are_frozen() -> None:
     like = template(optax.partition(parts, {"fc": "trained", "bn": "frozen"}))
     with pytest.warns(UserWarning, match=r"bn.weight, bn.bias: no state.*set_to_zero"):
         read = moved(tree, like)
-    assert int(restored_like(like, read).step) == 3
+    assert int(as_template(read, like, allow_nan=False).tree.step) == 3
     states = read.tree["optimizer"]["state"]["param_states"]
     assert states["bn"] == {"scale": None, "bias": None}  # nothing below would be a trained one
     moment = read.origins["optimizer", "state", "param_states", "fc", "kernel", "exp_avg"]
