@@ -38,7 +38,7 @@ Definitions = Definition | Mapping[str, Definition] | None
 
 @dataclass(frozen=True)
 class Conversion:
-    """What becomes of a checkpoint: the tree to write, and how it came about."""
+    """The result of a conversion: the tree to write, and how it came about."""
 
     read: Read
     tree: PyTree
@@ -129,14 +129,14 @@ def _placed(tree: PyTree, states: Iterable[Converted], place: Path) -> PyTree:
 
 
 def _flat(converted: Converted, read: Read) -> PyTree:
-    """A TrainState whose other fields are what stood around the optimizer."""
+    """A TrainState whose other fields are the entries around the optimizer."""
     state, others = converted.state, converted.others
     fields = {"step": state.step, "params": state.params, "opt_state": state.opt_state}
     others = {n: v for n, v in others.items() if not is_step_again(n, v, int(state.step))}
     if taken := sorted(others.keys() & fields.keys()):
         raise CheckpointError(
-            read.path, "names beside the optimizer that a TrainState has no fields of",
-            ", ".join(taken), "Leave --layout flat out: what has these names stays where it is.",
+            read.path, "entries beside the optimizer that are named unlike a TrainState's fields",
+            ", ".join(taken), "Leave out --layout flat: entries of these names then stay in place.",
         )  # fmt: skip
     return fields | others
 
@@ -179,6 +179,6 @@ def _by_path(
         raise CheckpointError(
             read.path, f"a definition for each of its optimizers, {', '.join(expected)}",
             ", ".join(sorted(definitions)),
-            'Give each with where it stands: --optimizer "PATH=Adam(...)".',
+            'Give each with its path: --optimizer "PATH=Adam(...)".',
         )  # fmt: skip
     return definitions

@@ -30,7 +30,7 @@ from optax_bridge.correspondence.choice import RecipeKind
 from optax_bridge.metadata.axis_metadata import unboxed
 from optax_bridge.metadata.trees import PyTree
 
-_LEGACY = "msgpack"  # what programs of flax.optim read
+_LEGACY = "msgpack"  # the format that programs of flax.optim read
 KEEP, FLAT = "keep", "flat"
 
 
@@ -60,18 +60,18 @@ def convert_file(
       optimizer_def: the legacy definition; read from the state's fields if None. Of several
         optimizers, the '/'-joined path of each -> its definition.
       to_legacy: from a TrainState to an `Optimizer`, which is Flax msgpack always.
-      file_format: what to write, one of `read.writable()`.
+      file_format: the format to write, one of `read.writable()`.
       params_only: write the parameters alone.
       recipe: whose state; see `correspondence.choose_recipe`.
-      layout: "keep": what stood around the optimizer stays where it stood, so that the program's
-        own restore finds it; "flat": all of it as fields of one TrainState.
-      like: what the program saves, a template that says what every optimizer becomes.
+      layout: "keep": entries around the optimizer stay in place, so that the program's own
+        restore finds them; "flat": all of them become fields of one TrainState.
+      like: a template of the tree that the program saves, which decides the whole result.
       part: which optimizer, where there are several; on the way back, where it is to stand.
       allow_nan: let NaN and infinities in parameters and moments through.
-      verify: read again what was written, and compare every leaf.
+      verify: read the result again, and compare every leaf.
       force: replace the destination if it is a checkpoint.
       dry_run: check everything, and write nothing.
-      moved: takes what was read, of another origin, and `like`; lays it out as `flax.optim` did.
+      moved: lays out a checkpoint of another library as `flax.optim` did, given it and `like`.
 
     Raises:
       CheckpointError: see the readers; nothing is left at the destination then.
@@ -111,11 +111,11 @@ def _way(
         check_optimizer_def(definition)
     if are_several and (params_only or part is not None or layout == FLAT):
         raise ValueError(
-            "optimizers by their paths are all converted where they stand: leave params_only, "
-            "part and layout='flat' out"
+            "a dict of optimizers converts each of them in place: leave out params_only, part and "
+            "layout='flat'"
         )
     if like is not None and layout == FLAT:
-        raise ValueError("like says what everything becomes: leave layout='flat' out")
+        raise ValueError("like decides the whole result: leave out layout='flat'")
     if layout not in (KEEP, FLAT):
         raise ValueError(f"layout: expected {KEEP!r} or {FLAT!r}, found {layout!r}")
     if params_only:

@@ -96,7 +96,7 @@ def test_public_optax_that_is_not_the_same_in_half_precision_is_said(
     done = convert_file(source, tmp_path / "new", definition, recipe="auto")
     assert done.choices[""].kind == "exact" and "in bfloat16" in done.choices[""].reason
     with (
-        pytest.raises(CheckpointError, match=r"bfloat16.*bits would be lost.*--recipe exact")
+        pytest.raises(CheckpointError, match=r"bfloat16.*would lose bits.*--recipe exact")
         if (name == "adafactor_bfloat16")
         else contextlib.nullcontext()
     ):
@@ -253,7 +253,7 @@ def test_what_held_an_optimizer_is_restored_into_a_state(msgpack: bool, tmp_path
             restored = checkpointer.restore(tmp_path / "new", empty)
     same_bits(restored, expected)
     with pytest.raises(
-        CheckpointError, match=r"has no fields of, found opt_state, params, step\. Leave"
+        CheckpointError, match=r"a TrainState's fields, found opt_state, params, step\. Leave"
     ):
         momentum = parse_definition(OPTIMIZERS["momentum"])
         convert_file(FILES / "values.msgpack", tmp_path / "other", momentum, layout="flat")
@@ -349,7 +349,7 @@ def test_verification_finds(file_format: str, tmp_path: Path, subtests: pytest.S
     write(tmp_path / "x", tree, file_format)
     compare(tmp_path / "x", tree, tmp_path, written_as(file_format))
     for change, other in OTHER_TREES.items():
-        with subtests.test(change), pytest.raises(CheckpointError, match="what was written"):
+        with subtests.test(change), pytest.raises(CheckpointError, match="the value written"):
             compare(tmp_path / "x", other, tmp_path, written_as(file_format))
 
 
@@ -359,7 +359,7 @@ def test_verification_finds_a_bit_in_any_block(tmp_path: Path) -> None:
     for position in (0, BLOCK + 1, -1):
         compare(tmp_path / "x", tree, tmp_path, written_as("msgpack"))
         tree["w"][position] ^= 1
-        with pytest.raises(CheckpointError, match="what was written"):
+        with pytest.raises(CheckpointError, match="the value written"):
             compare(tmp_path / "x", tree, tmp_path, written_as("msgpack"))
         tree["w"][position] ^= 1
 

@@ -41,8 +41,8 @@ def parse_definitions(expressions: Sequence[str]) -> dict[str, legacy_optim.Opti
         path, call = (head.strip().strip("/"), rest) if equals and "(" not in head else ("", text)
         if path in definitions:
             raise ExpressionError(
-                f"{text!r}: there is one for {path or 'the checkpoint'} already; of several "
-                'optimizers give each with where it stands, "actor=Adam(1e-3)"'
+                f"{text!r}: {path or 'the checkpoint'} has one already; give each of several "
+                'optimizers with its path, "actor=Adam(1e-3)"'
             )
         definitions[path] = parse_definition(call)
     return definitions
@@ -112,8 +112,8 @@ def shape_of_state(
     except (ValueError, TypeError, LookupError) as error:
         raise CheckpointError(
             place, f"parameters that {name} takes", brief(str(error), 300),
-            "Give the optimizer that the checkpoint was written with; a checkpoint has no names of "
-            "axes: say with path_rules what an axis is.",
+            "Give the optimizer that wrote the checkpoint. A checkpoint does not name axes: "
+            "name them with path_rules.",
         ) from error  # fmt: skip
 
 

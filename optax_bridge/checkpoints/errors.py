@@ -1,5 +1,5 @@
 # pyright: strict
-"""The error and the warning of this package: what is wrong with a file or tree, and what to do."""
+"""The error and the warnings of this package: the fault of a file or tree, and the remedy."""
 
 import sys
 import warnings
@@ -9,7 +9,7 @@ from pathlib import Path
 from optax_bridge._text import brief as brief
 from optax_bridge.metadata.paths import Names, leaf_name
 
-Place = Path | str  # a file or a folder, and what is within it
+Place = Path | str  # a file or a folder, perhaps with a place in it
 _PACKAGE = Path(__file__).parents[1]
 DAMAGED = "The file is damaged or was cut short: copy it again, or take an earlier checkpoint."
 
@@ -24,13 +24,13 @@ class CheckpointError(ValueError):
 
     Attributes:
       place: the file, and within it the leaf or the byte.
-      expected: what should be there.
-      found: what is there.
-      remedy: what to do about it.
+      expected: the expectation, in words.
+      found: the actual content, in words.
+      remedy: how to mend or avoid it.
     """
 
     def __init__(self, place: Place, expected: str, found: object, remedy: str = DAMAGED):
-        """Takes what was found in words, or as a value or an error to be shown."""
+        """Takes `found` in words, or as a value or an error to show."""
         if isinstance(found, Exception):
             found = brief(str(found) or type(found).__name__, 200)
         found = found if isinstance(found, str) else brief(found)
@@ -39,7 +39,7 @@ class CheckpointError(ValueError):
 
 
 class LeftOverWarning(UserWarning):
-    """A checkpoint holds something that what was restored has no place for; it is listed.
+    """A checkpoint holds leaves that the restored tree has no place for; they are listed.
 
     Attributes:
       paths: of all leaves left over, where restoring found them; the text names the first.
@@ -51,7 +51,7 @@ class LeftOverWarning(UserWarning):
 
 
 class ConvertedWarning(UserWarning):
-    """Something has another type in a checkpoint than in the template that it went into."""
+    """A leaf has another type in a checkpoint than in the template that it was restored into."""
 
 
 def warn(warning: LeftOverWarning | ConvertedWarning) -> None:

@@ -1,4 +1,4 @@
-"""What stands around the optimizer of a checkpoint: it stays there, or fills a state's fields."""
+"""Entries around the optimizer of a checkpoint: they stay there, or fill a state's fields."""
 
 from collections.abc import Collection, Mapping
 
@@ -25,7 +25,7 @@ def without_copies(tree: PyTree, copies: int | None) -> PyTree:
 
 
 def without(tree: PyTree, path: tuple[str, ...]) -> PyTree:
-    """A `plain` tree without what stands at the path."""
+    """A `plain` tree without the entry at the path."""
     rest = {name: value for name, value in tree.items() if name != path[0]}
     below = without(tree[path[0]], path[1:]) if path[1:] else None
     return rest | ({path[0]: below} if below else {})
@@ -56,7 +56,7 @@ def with_lists(tree: PyTree) -> PyTree:
     return by_index(new) or new
 
 
-# Field of a state -> what programs called the same. Batch statistics stood in `model_state` as
+# Field of a state -> its names in programs. Batch statistics stood in `model_state` as
 # `{"batch_stats": ...}`, in `batch_stats`, or flat in either.
 _NAMES = {
     "batch_stats": ("model_state", "state", "bn_state", "mutable_state", "variables"),
@@ -83,7 +83,7 @@ def entries_around(tree: PyTree, path: Names) -> dict[Names, PyTree]:
 def match_fields(
     names: Collection[str], entries: Mapping[Names, PyTree], params: Params, step: int
 ) -> tuple[dict[str, PyTree], list[Names]]:
-    """The fields that a checkpoint fills, and what is left over of it."""
+    """The fields that a checkpoint fills, and the leaves left over."""
     filled: dict[str, PyTree] = {}
     unused: list[Names] = []
     for path in sorted(entries, key=lambda path: (-len(path), path)):  # the nearest come first
@@ -103,7 +103,7 @@ def match_fields(
 def _candidates(
     name: str, value: PyTree, names: Collection[str]
 ) -> list[tuple[str, PyTree, PyTree]]:
-    """Fields that something may fill: the field, the value for it, and what is left then."""
+    """Fields that an entry may fill: the field, the value for it, and the remainder."""
     if name in names and name != "rngs":
         return [(name, _within(name, value), None)]
     candidates: list[tuple[str, PyTree, PyTree]] = []

@@ -88,7 +88,7 @@ def blocks_of(leaf: Leaf) -> Iterator[np.ndarray]:
 
 
 def _release(leaf: Leaf) -> None:
-    """Gives the memory of a mapped file back to the system; what is read again is loaded again."""
+    """Returns the memory of a mapped file to the system, which loads it again when it is read."""
     if isinstance(leaf, ChunkedArray):
         leaf = leaf.pieces[0]
     while isinstance(leaf, np.ndarray):
@@ -108,7 +108,7 @@ def is_shape(dims: object) -> bool:
 
 
 def check_unpacked(leaves: Iterable[Leaf], path: Path, requested: int = 0) -> None:
-    """Checks what the arrays of a checkpoint say they hold, before any is unpacked."""
+    """Checks the declared sizes of a checkpoint's arrays before any is unpacked."""
     packed = (leaf for leaf in leaves if isinstance(leaf, LazyArray))
     unpacked = sum(leaf.nbytes for leaf in packed if not isinstance(leaf, ChunkedArray))
     size, setting = size_of_files(path), os.environ.get(UNPACKED_LIMIT, "")
@@ -131,6 +131,6 @@ def size_of_files(path: Path) -> int:
         if file.is_symlink() or not file.is_file():
             raise CheckpointError(
                 file, "a file or a folder", "a link or a device",
-                "Nothing outside the checkpoint is ever read: copy what belongs to it.",
+                "Nothing outside the checkpoint is ever read: copy the linked file into it.",
             )  # fmt: skip
     return sum(file.stat().st_size for file in files)

@@ -46,16 +46,16 @@ from optax_bridge.states import UNCERTAIN_SIGN, Kind, count_like, optax_entries,
 
 OF_THE_OPTIMIZER = {"step", "params", "opt_state"}
 OTHER_OPTIMIZER = (
-    "The state is that of another optimizer, or of one with other settings: give the one that the "
-    "checkpoint was written with, or restore into the transformation that corresponds to it."
+    "The state belongs to another optimizer, or to one with other settings: give the one that "
+    "wrote the checkpoint, or restore into the transformation that corresponds to it."
 )
 _NOT_OPTAX = (
     "Restore into the exact transformation (optax_bridge's own, from_legacy(definition), `migrate "
-    "--recipe exact`); or go on otherwise, from what `convert --recipe optax` makes."
+    "--recipe exact`), or convert with --recipe optax and accept another trajectory."
 )
 _BY_AXIS = (
-    "Other settings decide which axes are reduced (min_dim_size_to_factor, factored). Where the "
-    "axes' names did, as in T5X, say so in Python: TrainState.from_legacy_checkpoint(path, "
+    "Other settings chose the axes to reduce (min_dim_size_to_factor, factored). If the axes' "
+    "names chose them, as in T5X, say so in Python: TrainState.from_legacy_checkpoint(path, "
     'optimizer_def=optax_bridge.adafactor(..., path_rules={"regex": ("batch", "row", "column")})).'
 )
 
@@ -115,7 +115,7 @@ def _places(path: Names) -> dict[str, Names]:
 def _fields_around(
     outline: Mapping[str, PyTree], entries: Mapping[Names, PyTree], params: Params, step: int
 ) -> tuple[dict[str, PyTree], list[Names]]:
-    """The fields that a checkpoint has around its optimizer, and what is left over there."""
+    """The fields that a checkpoint has around its optimizer, and the leaves left over there."""
     names = {name for name, value in outline.items() if jax.tree.leaves(value)}
     values, unused = match_fields(names - OF_THE_OPTIMIZER, entries, params, step)
     keys = outline.get("rngs")

@@ -14,10 +14,10 @@ from optax_bridge.metadata.axis_metadata import leaves_with_path
 from optax_bridge.metadata.paths import Names, by_index, key_names, leaf_name, leaves
 from optax_bridge.metadata.trees import Leaf, Params, PyTree
 
-_BESIDES = (
-    "A program put that in, or an OptimizerDef of its own keeps it. Make the state that it goes "
-    "into, by optax_bridge.wrap_definition(Own(...)) for such a definition: `optax-bridge convert "
-    "--like new.py:make_state`, or optax_bridge.checkpoints.from_state_dict, lists the rest."
+_EXTRA_ENTRY = (
+    "The program added it, or its own OptimizerDef keeps it. Give the state to restore into, made "
+    "with optax_bridge.wrap_definition(Own(...)) for such a definition: `optax-bridge convert "
+    "--like new.py:make_state`, or optax_bridge.checkpoints.from_state_dict, lists extra leaves."
 )
 Row = tuple[Names, Leaf, PyTree]  # path of a parameter, the parameter, its fields or None
 
@@ -32,7 +32,7 @@ class Part:
     param_states: PyTree  # a list of groups in MultiOptimizer's layout up to flax 0.3.2
     steps: np.ndarray  # one number, or one for each copy that was left
     copies: int | None = None
-    surplus: tuple[Names, ...] = ()  # what flax.optim did not put there
+    surplus: tuple[Names, ...] = ()  # entries that flax.optim did not put there
 
     @property
     def step(self) -> int:
@@ -116,7 +116,7 @@ def find_parts(tree: PyTree, place: Place) -> list[Part]:
         if part.surplus:
             raise CheckpointError(
                 place_of(place, part.surplus[0]), "an optimizer's target, step and param_states",
-                "something besides", _BESIDES,
+                "another entry", _EXTRA_ENTRY,
             )  # fmt: skip
     return parts
 
@@ -174,9 +174,9 @@ def _first(tree: PyTree, copies: int, path: Names, place: Place) -> PyTree:
                 place_of(place, (*path, *key_names(keys))),
                 f"the same array {copies} times, as the step is replicated",
                 "different values" if has_axis else f"shape {leaf.shape}",
-                "Unreplicate it in the program that wrote it, and save again; what jax.vmap made, "
-                "a population's members, is restored into a template of as many: "
-                "restore_checkpoint does, and convert --like.",
+                "Unreplicate it in the program that wrote it, and save again. A population made "
+                "by jax.vmap is restored into a template with as many members, by "
+                "restore_checkpoint or convert --like.",
             )  # fmt: skip
         return copy
 
@@ -212,8 +212,8 @@ def with_groups(part: Part, groups: Sequence[Params]) -> Part:
     if len(groups) != len(part.param_states):
         raise CheckpointError(
             part.name_of("state"), f"as many groups as the transformation has, {len(groups)}",
-            f"{len(part.param_states)}", "Give the optimizer that the checkpoint was written with: "
-            "a list of states, as flax had it up to 0.3.2, does not say which leaves are in which.",
+            f"{len(part.param_states)}", "Give the optimizer that wrote the checkpoint: the list "
+            "of states that flax wrote up to 0.3.2 does not say which group holds which leaves.",
         )  # fmt: skip
     fields = dict[Names, PyTree].fromkeys(path for path, _ in leaves(part.target))
     for number, (params, group) in enumerate(zip(groups, part.param_states, strict=True)):
@@ -245,14 +245,14 @@ def choose_part(tree: PyTree, place: Place, name: str | None = None) -> Part:
             "a TrainState, which is converted already" if is_new else names,
             "optax_bridge.checkpoints.restore_checkpoint reads it; --to legacy converts it back."
             if is_new
-            else "A file of parameters alone has no state to convert, and bytes within one are not "
-            "looked into; `optax-bridge inspect` lists it.",
+            else "A file of parameters has no state to convert, and bytes within one are not "
+            "decoded; `optax-bridge inspect` lists them.",
         )  # fmt: skip
     raise CheckpointError(
         place, "one optimizer to convert" if name is None else f"an optimizer at {name!r}",
         f"{', '.join(part.name or '(the whole)' for part in parts)}",
-        "Name one: --part NAME, or part= in Python; or convert each where it stands: "
-        '--optimizer "NAME=Adam(...)" for every one.',
+        "Name one: --part NAME, or part= in Python; or convert all of them in place: "
+        '--optimizer "NAME=Adam(...)" for each.',
     )  # fmt: skip
 
 

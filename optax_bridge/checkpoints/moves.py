@@ -1,4 +1,4 @@
-"""Where each leaf goes, as data: a planner makes a plan; one executor checks it and carries it out.
+"""Moves of leaves, as data: a planner makes a plan; one executor checks it and carries it out.
 
 A planner is a pure function that pairs the leaves of a checkpoint with those of a target. It yields
 an item for each: a move, or a leaf that is missing, left over, or does not fit. The error is
@@ -42,25 +42,25 @@ from optax_bridge.metadata.trees import Leaf, OptState, Params
 _NAMED = 8  # leaves of another shape that a message names before it counts the rest
 
 _NOT_FINITE = (
-    "The training had broken down: take an earlier checkpoint, or let it through unchanged, by "
+    "The training had diverged: take an earlier checkpoint, or keep the value with "
     "allow_nan=True of optax_bridge.checkpoints.restore_checkpoint or TrainState."
     "from_legacy_checkpoint, or convert --allow-nan."
 )
 _NEGATIVE = "A mean of squares is damaged, or of another optimizer: take an earlier checkpoint."
-# What is wrong with a number -> what a leaf should have, and the remedy.
+# Fault of a number -> the expectation and the remedy.
 _FAULTS = {
     **dict.fromkeys(("NaN", "infinity"), ("finite numbers", _NOT_FINITE)),
     "negative numbers": ("numbers of 0 or more", _NEGATIVE),
 }
 _OTHER_STATE = (
-    "What `optax-bridge convert` wrote may be the state of the other kind: convert again with "
+    "`optax-bridge convert` may have written the state of the other recipe: convert again with "
     "another --recipe, or with --like."
 )
 
 
 @dataclass(frozen=True)
 class Move:
-    """A leaf of the source, its place in the target, and what becomes of it on the way."""
+    """A leaf of the source, its place in the target, and its changes on the way."""
 
     source: Names
     target: Names
@@ -68,7 +68,7 @@ class Move:
     negate: bool = False
     layout: Callable[[np.ndarray], np.ndarray] | None = None  # its axes are rearranged
     leaf: Leaf = field(default=None, repr=False, compare=False)
-    template: Leaf = field(default=None, repr=False, compare=False)  # what the target has there
+    template: Leaf = field(default=None, repr=False, compare=False)  # the target's leaf
     within: Range | None = None  # of its numbers, which are then finite
 
     def __str__(self) -> str:
@@ -99,12 +99,12 @@ class Move:
         return leaf
 
     def fault(self) -> str:
-        """What is wrong with its numbers, unless the target has the like there; "" if nothing."""
+        """The fault of its numbers, unless the target has the same fault there; "" if none."""
         if self.within is None:
             return ""
         fault = fault_in(self.leaf, self.within)
-        is_like = fault and is_array(self.template) and fault_in(self.template, self.within)
-        return "" if is_like else fault
+        is_shared = fault and is_array(self.template) and fault_in(self.template, self.within)
+        return "" if is_shared else fault
 
 
 @dataclass(frozen=True)
@@ -168,8 +168,8 @@ class Plan:
     place: Place
     items: tuple[Item, ...]
     remedy: str = SAME_MAKE
-    requirement: str = "every leaf of what is restored, and no other"
-    if_missing: str = "optax_bridge.checkpoints restores in part by missing='keep'."
+    requirement: str = "the leaves of the template, and no others"
+    if_missing: str = "optax_bridge.checkpoints restores a part of it with missing='keep'."
     source: str = ""  # the checkpoint's state in words, if it is of another optimizer
 
     @cached_property
@@ -183,7 +183,7 @@ class Plan:
         return [item.path for item in unpaired if item.side is side]
 
     def check(self, *, keep: bool = False, allow_nan: bool = False) -> None:
-        """Raises or warns of what does not fit; with `keep`, what is missing stays as it is."""
+        """Raises or warns about misfits; with `keep`, missing leaves stay as they are."""
         misfits = [item for item in self.items if isinstance(item, Misfit)]
         faults = ((move, move.fault()) for move in (() if allow_nan else self.moves))
         for move, fault in faults:
@@ -205,14 +205,14 @@ class Plan:
         ]
         if converted:
             text = (
-                f"{self.place}: {listing(converted)}. Parameters and their moments have the types "
-                "of the checkpoint, all else those of the template."
+                f"{self.place}: {listing(converted)}. Parameters and moments keep the checkpoint's "
+                "dtypes; everything else takes those of the template."
             )
             warn(ConvertedWarning(text))
         if left_over := [*surplus, *unused]:
             text = (
                 f"{self.place}: {listed_leaves(left_over)} left over: the template has no field of "
-                "that name. Add one to have it, or leave out what the program takes itself."
+                "that name. Add a field for each that the program needs."
             )
             warn(LeftOverWarning(text, left_over))
 
@@ -231,22 +231,22 @@ class Plan:
             return CheckpointError(place, *misfit.texts, remedy)
         if self.source and (missing or surplus):
             return CheckpointError(self.place, self.requirement, self.source, remedy)
-        beside = self._beside(missing, misfits)
-        but = f" but {listed_leaves(beside)} there" if beside else ""
+        instead = self._instead(missing, misfits)
+        but = f" but {listed_leaves(instead)} there" if instead else ""
         problems = [f"no {listed_leaves(missing)}{but}"] if missing else []
         problems += [
             "{0}: {2} for {1}".format(leaf_name(misfit.path), *misfit.texts)
             for misfit in misfits[:_NAMED]
         ]
         problems += [f"{len(misfits) - _NAMED} more such"] if len(misfits) > _NAMED else []
-        problems += [f"{listed_leaves(surplus)} besides"] if surplus else []
+        problems += [f"{listed_leaves(surplus)} in addition"] if surplus else []
         if remedy == SAME_MAKE and any("opt_state" in path for path in missing):
             remedy = f"{remedy} {_OTHER_STATE}"
         if missing and self.if_missing:
             remedy = f"{remedy} {self.if_missing}"
         return CheckpointError(self.place, self.requirement, "; ".join(problems), remedy)
 
-    def _beside(self, missing: list[Names], misfits: list[Misfit]) -> set[Names]:
+    def _instead(self, missing: list[Names], misfits: list[Misfit]) -> set[Names]:
         """The names that the checkpoint alone has on a level where it lacks others."""
         unused = self.paths_on(Side.UNUSED)
         paired = _beginnings(move.source for move in self.moves)

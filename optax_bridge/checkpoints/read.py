@@ -95,7 +95,7 @@ def read_checkpoint(path: Path | str, requested: int = 0) -> Read:
 def _read(path: Path, levels: int = _LEVELS) -> Read:
     if levels == 0:
         expected = f"a checkpoint within {_LEVELS} levels of numbered folders"
-        raise CheckpointError(path, expected, "yet another", "Name the file itself.")
+        raise CheckpointError(path, expected, "one more level", "Name the file itself.")
     if not path.is_dir() and not path.is_file():
         found = "neither a file nor a folder" if path.exists() else "nothing of that name"
         raise CheckpointError(path, "a checkpoint", found, "Check the path.")
@@ -201,10 +201,10 @@ def _unknown_format(path: Path) -> CheckpointError:
     # A pickle of protocol 2 or later starts so; in msgpack that is an empty map and then more.
     if head.startswith(b"\x80") and len(head) > 1:
         return CheckpointError(
-            path, expected, "what looks like a pickle",
-            "Pickles run code when they are loaded, so they never are. Write "
-            "flax.serialization.to_bytes of it to a file, in the program that wrote it or in two "
-            "lines started by `optax-bridge run`, which reads pickles of flax.optim.",
+            path, expected, "a file that looks like a pickle",
+            "Loading a pickle runs code, so pickles are never loaded. Write "
+            "flax.serialization.to_bytes of its content to a file, in the program that wrote it, "
+            "or in two lines under `optax-bridge run`, which reads pickles of flax.optim.",
         )  # fmt: skip
     found = f"a file that starts with {brief(head)}" if head else "an empty file"
     remedy = f"{names()} checkpoints are read; unpack it if it is packed."

@@ -47,9 +47,9 @@ def from_state_dict(
 
     Args:
       target: a `TrainState`, or any tree that holds some.
-      state: what `flax.serialization.to_state_dict` or `msgpack_restore` gave.
+      state: the result of `flax.serialization.to_state_dict` or `msgpack_restore`.
       name: how errors call it.
-      missing: "error", or "keep": what the state dict lacks stays as the target has it.
+      missing: "error", or "keep": leaves that the state dict lacks stay as the target has them.
       allow_nan: let NaN and infinities in parameters and moments through.
 
     Returns:
@@ -74,7 +74,7 @@ def from_bytes(
 
     Args:
       target: see `from_state_dict`.
-      encoded_bytes: what `flax.serialization.to_bytes` gave.
+      encoded_bytes: the result of `flax.serialization.to_bytes`.
       missing: see `from_state_dict`.
       allow_nan: see `from_state_dict`.
 
@@ -114,7 +114,7 @@ def restore_checkpoint(
       parallel: as of Flax.
       missing: see `from_state_dict`.
       allow_nan: see `from_state_dict`.
-      orbax_checkpointer: as of Flax; what it is writing is waited for.
+      orbax_checkpointer: as in Flax; a save in progress is waited for.
       **flax_options: the others of Flax, `orbax_transforms=` say; with any, Flax restores.
 
     Returns:
@@ -127,7 +127,7 @@ def restore_checkpoint(
         raise TypeError(f"ckpt_dir: expected a path, found {type(ckpt_dir).__name__} {ckpt_dir!r}")
     if isinstance(target, str):
         raise TypeError(
-            f"target: expected what to restore into, a state say, found text {target!r}"
+            f"target: expected a state or a tree to restore into, found the string {target!r}"
         )
     keep, folder = keeps(missing), os.fspath(ckpt_dir)
     folder = folder if "://" in folder else os.path.abspath(folder)
@@ -135,7 +135,7 @@ def restore_checkpoint(
         from flax.training import checkpoints  # Orbax, slow to import
 
         if hasattr(orbax_checkpointer, "wait_until_finished"):
-            orbax_checkpointer.wait_until_finished()  # else what it is writing is not there yet
+            orbax_checkpointer.wait_until_finished()  # else a save in progress is missed
         if any(value is not None for value in flax_options.values()):
             flax_options |= {"parallel": parallel, "orbax_checkpointer": orbax_checkpointer}
             return checkpoints.restore_checkpoint(folder, target, step, prefix, **flax_options)
@@ -196,8 +196,8 @@ def plan_restore(target: PyTree, read: Read) -> Plan:
     if not any(map(is_state, jax.tree.leaves(target, is_leaf=is_state))):
         raise CheckpointError(
             read.path, "a template that holds a TrainState", type(target).__name__,
-            "Give a function that makes what the program saves: a TrainState, or a dict, tuple or "
-            "dataclass of JAX (flax.struct) with some in it.",
+            "Give a function that returns what the program saves: a TrainState, or a dict, tuple "
+            "or flax.struct dataclass that holds some.",
         )  # fmt: skip
     return plan_like(state_dict_of(target), read.tree, read.path)
 

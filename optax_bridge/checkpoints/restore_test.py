@@ -134,7 +134,10 @@ def test_copies_for_devices_come_once_or_as_many_as_they_are(
         assert one["epoch"] == 4
     if saved_copies and not copies:
         saved["epoch"][1] = 5
-        for epoch, message in ((saved["epoch"], "the same on every device"), (np.full(3, 4), "")):
+        for epoch, message in (
+            (saved["epoch"], "equal copies, as it was replicated"),
+            (np.full(3, 4), ""),
+        ):
             with pytest.raises(CheckpointError, match=rf"\['epoch'\].*{message}"):
                 from_bytes(template, serialization.to_bytes({**saved, "epoch": epoch}))
         once = from_bytes(
@@ -242,7 +245,7 @@ def test_what_a_program_put_into_the_dict_of_an_optimizer_is_listed() -> None:
     assert warned[0].filename == __file__
     assert_taken_over(state)
     saved = serialization.to_state_dict(state) | {"flax_mutables": STATS}
-    with pytest.raises(CheckpointError, match=r"\['flax_mutables'\].* besides"):
+    with pytest.raises(CheckpointError, match=r"\['flax_mutables'\].* in addition"):
         from_state_dict(fresh(), saved)
 
 

@@ -40,26 +40,26 @@ from optax_bridge.metadata.paths import Names, leaves, paths_of
 from optax_bridge.metadata.trees import Leaf, OptState, PyTree
 from optax_bridge.states import COUNTS, slots
 
-LEVEL = "value"  # what Flax's boxes, and by custom a program's, call the array
+LEVEL = "value"  # the name of the array in Flax's boxes and, by custom, in a program's
 
-# What a leaf belongs to: the program's own, a field of a state, and what the optimizer moves or
-# keeps, which must be finite.
+# The owner of a leaf: the program, a field of a state, or the optimizer, whose parameters and
+# moments must be finite.
 Owner = Literal["program", "state", "params", "opt_state"]
 OWNERS: dict[str, Owner] = {"params": "params", "ema_params": "params", "opt_state": "opt_state"}
 
 _NO_STEPS = "The file is damaged, or counts something else there: take an earlier checkpoint."
 OTHER_STATE_TYPE = (
-    "Its bits would be lost: the exact transformation (optax_bridge's own, "
-    "from_legacy(definition), --recipe exact) keeps that dtype. If it is that already, the "
-    "parameter and its state do not belong together."
+    "Casting would lose bits: the exact transformation (optax_bridge's own, "
+    "from_legacy(definition), --recipe exact) keeps that dtype. If this is the exact one already, "
+    "the parameter and its state do not belong together."
 )
 _OTHER_KIND = (
-    "Give the template something of that kind and shape, or None, which takes anything; an array "
-    "without elements, np.zeros(0) say, takes as many as there are."
+    "Put a value of that kind and shape into the template, or None, which accepts anything; an "
+    "empty array, such as np.zeros(0), accepts any number of elements."
 )
 _REPLICATED = (
     "One of them is replicated, a copy for each device, and the other is not: restore into "
-    "flax.jax_utils.unreplicate(state) and replicate what comes."
+    "flax.jax_utils.unreplicate(state) and replicate the result."
 )
 REMEDY = (
     "This is a checkpoint of flax.optim: optax_bridge.checkpoints.restore_checkpoint (from_bytes, "
@@ -91,11 +91,11 @@ Moments = Callable[["Scope"], Iterator[Item]]  # the planner of its optimizer's 
 
 @dataclass(frozen=True)
 class Scope:
-    """What is known about all leaves of a tree, and about those of the state they are in."""
+    """Facts about all leaves of a tree, and about those of the state around them."""
 
     place: Place
     owner: Owner = "state"
-    keep: bool = False  # what is missing stays as the template has it
+    keep: bool = False  # missing leaves stay as the template has them
     ranges: Mapping[Names, Range] = field(default_factory=dict[Names, Range])
     changes: frozenset[tuple[str, str]] = frozenset()  # types of parameters: template's and file's
     copies: int | None = None  # the leading axis of a replicated checkpoint; the template has none
@@ -177,7 +177,7 @@ def leaf_item(expected: Leaf, saved: Leaf, paths: Paths, scope: Scope) -> Item |
     if scope.copies is not None and np.shape(saved) == (scope.copies, *np.shape(expected)):
         saved = one_copy(saved)
         if saved is None:
-            return Misfit(path, "the same on every device, as it was replicated", "others")
+            return Misfit(path, "equal copies, as it was replicated", "copies that differ")
     if is_key(expected):
         bits = jax.eval_shape(jax.random.key_data, expected)
         if np.shape(saved) == bits.shape and getattr(saved, "dtype", None) == bits.dtype:
@@ -249,8 +249,8 @@ def _is_copied(expected: Leaf, saved: Leaf) -> bool:
 def other_type(dtype: np.dtype) -> str:
     """The remedy for a leaf of another type than the template's."""
     return (
-        "Make the template's array of that type, params = jax.tree.map(lambda x: "
-        f"x.astype(jnp.{dtype}), params) say, or convert the checkpoint's."
+        "Cast the template to that type, for example by params = jax.tree.map(lambda x: "
+        f"x.astype(jnp.{dtype}), params), or cast the leaf of the checkpoint."
     )
 
 
@@ -270,14 +270,14 @@ def steps_misfit(step: Leaf, path: Names) -> Misfit:
 
 
 def missing_items(expected: PyTree, paths: Paths) -> Iterator[Item]:
-    """Yields what the checkpoint lacks; a whole state is named once."""
+    """Yields the leaves that the checkpoint lacks; a whole state is named once."""
     path = paths.source
     whole = [(path, expected)] if is_state(expected) else leaves(expected, path)
     return (Unpaired(at, Side.MISSING) for at, leaf in whole if leaf is not None)
 
 
 def surplus_items(saved: PyTree, paths: Paths, scope: Scope) -> Iterator[Item]:
-    """Yields what the target has no place for."""
+    """Yields the leaves that the target has no place for."""
     side = Side.SURPLUS if scope.in_state else Side.UNUSED
     return (Unpaired(at, side) for at in paths_of(saved, paths.source))
 

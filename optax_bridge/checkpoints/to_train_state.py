@@ -45,19 +45,19 @@ from optax_bridge.metadata.trees import PyTree
 
 State = TypeVar("State")  # of a `TrainState`, which knows this module, not the other way round
 _NO_DECAY = (
-    "ema_params are taken over and stay as they are: no checkpoint has the decay of an average. "
-    "Pass ema_decay= to go on averaging."
+    "ema_params are restored but no longer updated: no checkpoint has the decay of an average. "
+    "Pass ema_decay= to continue the average."
 )
 _OTHER_FIELDS = (
-    "FullTrainState has those of statistics, keys, averages and scales; a subclass with a field of "
-    "that name has any other."
+    "FullTrainState has fields for statistics, keys, averages and scales; for any other, add a "
+    "field of that name in a subclass."
 )
 _NO_ENTRIES = OF_THE_OPTIMIZER | {"apply_fn", "tx", "ema_decay"}
 
 
 @dataclass(frozen=True)
 class Converted:
-    """A training state, and what stood around the optimizer that it was."""
+    """A training state, and the entries around the optimizer that it was."""
 
     state: FlaxTrainState
     definition: Definition
@@ -146,7 +146,7 @@ def train_state(
     if "ema_params" in tree and fields.get("ema_decay") is None:
         warn(LeftOverWarning(f"{place}: {_NO_DECAY}"))
     if unused:
-        found = f"{listed_leaves(unused)} left over: {state_class.__name__} has no field for it"
+        found = f"{listed_leaves(unused)} left over: {state_class.__name__} has no such field"
         warn(LeftOverWarning(f"{place}: {found}. {_OTHER_FIELDS}"))
     step = jnp.asarray(state.step, jnp.int32)
     return state_class.create(apply_fn=apply_fn, tx=state.tx, step=step, **(arrays | fields))
@@ -155,7 +155,7 @@ def train_state(
 def _collections(
     cls: PyTree, converted: Converted, sharding: PyTree, part: str | None
 ) -> tuple[dict[str, PyTree], list[Names]]:
-    """The fields other than the optimizer's that the checkpoint fills, and what is left over."""
+    """The other fields that the checkpoint fills, and the leaves left over."""
     names = {field.name for field in dataclasses.fields(cls)} - _NO_ENTRIES
     if is_state(sharding):
         names = {name for name in names if getattr(sharding, name, None) is not None}

@@ -80,7 +80,7 @@ def state_dict_of(target: Params) -> PyTree:
 
 
 def refill(target: T, fitted: PyTree, name: str = ".") -> T:
-    """Returns the target filled with what `fill_outline` returned for it."""
+    """Returns the target filled with the result of `fill_outline`."""
     tree: PyTree = serialization.from_state_dict(_wrapped(target, has_leaves=True), fitted, name)
     return tree
 

@@ -1,5 +1,5 @@
 # pyright: strict, reportUnknownMemberType=false
-"""The numbers in a leaf: whether they are finite, what a field may hold, a number of steps."""
+"""The numbers in a leaf: whether they are finite and in range, and a number of steps."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ def one_copy(array: Leaf) -> np.ndarray[Any, Any] | None:
 
 
 def fault_in(leaf: Leaf, within: Range = FINITE) -> str:
-    """Returns what is wrong with the numbers of a leaf, "NaN" say; "" if nothing is."""
+    """Returns the fault of the numbers of a leaf, such as "NaN"; "" if there is none."""
     dtype = dtype_of(leaf)
     if not jnp.issubdtype(dtype, np.inexact) or isinstance(leaf, Tracer):
         return ""

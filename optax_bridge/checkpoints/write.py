@@ -19,7 +19,7 @@ from optax_bridge.metadata.paths import leaves
 from optax_bridge.metadata.trees import PyTree
 
 _REMEDY = (
-    "Only a checkpoint is replaced: name another destination, or take away what is there yourself."
+    "Only a checkpoint is replaced: name another destination, or remove the old content yourself."
 )
 
 
@@ -65,14 +65,14 @@ def _check(destination: Path, force: bool) -> None:
 
 
 def _kind(path: Path) -> str:
-    """Returns what is at a path, in words."""
+    """Returns the kind of an existing path, in words."""
     mode = os.lstat(path).st_mode
     kinds = ((stat.S_ISREG, "a file"), (stat.S_ISDIR, "a folder"), (stat.S_ISLNK, "a link"))
     return next((kind for is_kind, kind in kinds if is_kind(mode)), "a device, a pipe or a socket")
 
 
 def _problem_of_replacing(destination: Path) -> str:
-    """Returns why what is at a path is not a checkpoint and nothing else; "" if it is, or empty."""
+    """Says why a path is not just a checkpoint; "" for a checkpoint and an empty folder."""
     kind = _kind(destination)
     if kind not in ("a file", "a folder"):
         return kind
@@ -98,14 +98,14 @@ def _problem_of_replacing(destination: Path) -> str:
 
 
 def compare(path: Path, tree: PyTree, name: Path, format: Format) -> None:
-    """Reads again what was written and compares every leaf, bit for bit."""
+    """Reads the result again and compares every leaf, bit for bit."""
     expected = dict(leaves(state_dict(tree)))
     actual = dict(leaves(contents_of(format, path).tree))
     for leaf_path in expected | actual:
         if not _is_same(expected.get(leaf_path), actual.get(leaf_path)):
             raise CheckpointError(
-                place_of(name, leaf_path), "what was written", brief(actual.get(leaf_path)),
-                "Writing failed, nothing was left behind: is the disk full or failing?",
+                place_of(name, leaf_path), "the value written", brief(actual.get(leaf_path)),
+                "The write failed and left nothing behind: is the disk full or failing?",
             )  # fmt: skip
 
 

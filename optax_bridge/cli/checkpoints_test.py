@@ -105,7 +105,7 @@ def test_several_optimizers_are_converted_where_they_stand(tmp_path: Path) -> No
         failed = bridge("convert", source, tmp_path / "other", *each, *wrong)
         assert failed.exit_code == 2, wrong
     assert bridge("convert", source, tmp_path / "other", *AS_ADAM).stderr.endswith(
-        '--optimizer "NAME=Adam(...)" for every one.\n'
+        '--optimizer "NAME=Adam(...)" for each.\n'
     )
     assert sorted(os.listdir(tmp_path)) == ["back", "new", "old"]
 
@@ -134,7 +134,9 @@ def test_the_call_that_the_note_names_is_that_of_the_state(
     optimizer = definition.create({"w": np.ones((4, 3), np.float32)})
     (tmp_path / "old").write_bytes(serialization.to_bytes(optimizer))
     done = bridge("convert", tmp_path / "old", tmp_path / "new")
-    assert done.exit_code == 0 and done.stderr.startswith("note: no file has the learning rate")
+    assert done.exit_code == 0 and done.stderr.startswith(
+        "note: no checkpoint has the learning rate"
+    )
     named = done.stderr.split('"')[1]
     assert "learning_rate=1e-3" in named
     done = bridge("convert", tmp_path / "old", tmp_path / "other", "--optimizer", named)

@@ -39,14 +39,14 @@ _Destination = Annotated[Path, typer.Argument(metavar="DESTINATION", help="The p
 _Optimizers = Annotated[
     list[str] | None,
     typer.Option(
-        help="The legacy constructor call; not needed where the state makes it clear. If there are "
-        'several optimizers, repeat it for each, with its place: `"actor=Adam(1e-3)"`.'
+        help="The legacy constructor call, if the state does not make it clear. With several "
+        'optimizers, repeat the option for each, with its path: `"actor=Adam(1e-3)"`.'
     ),
 ]
 _To = Annotated[
     Target,
     typer.Option(
-        help="What to make: `optax`, a TrainState; `legacy`, an old Optimizer; `torch`, a file of "
+        help="The result: `optax`, a TrainState; `legacy`, an old Optimizer; `torch`, a file of "
         "PyTorch, with --like, --names and --base."
     ),
 ]
@@ -62,15 +62,15 @@ _ParamsOnly = Annotated[bool, typer.Option("--params-only", help="Write the para
 _Recipe = Annotated[
     Recipe | None,
     typer.Option(
-        help="Whose state to write. `auto`, the default: public Optax's where it is the same but "
-        "for rounding, else this project's, as `migrate` does; `exact`: this project's, which "
-        "`migrate` also writes where steps are given a learning rate; `optax`: public Optax's "
-        "wherever it has an equal. `[tool.optax-bridge]` may set another default."
+        help="The state to write. `auto`, the default: that of public Optax where it equals the "
+        "old optimizer up to rounding, else this project's, as `migrate` chooses; `exact`: this "
+        "project's, which `migrate` also chooses where each step takes a learning rate; `optax`: "
+        "that of public Optax, if it has an equivalent. `[tool.optax-bridge]` sets the default."
     ),
 ]
 _Layout = Annotated[
     Layout,
-    typer.Option(help="`keep`: entries around the optimizer stay there; `flat`: one TrainState."),
+    typer.Option(help="`keep`: entries around the optimizer stay; `flat`: one TrainState."),
 ]
 _Like = Annotated[
     str | None,
@@ -97,7 +97,7 @@ _Step = Annotated[
     int | None,
     typer.Option(
         min=0,
-        help="Steps taken, where a checkpoint of PyTorch does not say, as with SGD.",
+        help="The number of steps taken, if a checkpoint of PyTorch lacks it, as with SGD.",
     ),
 ]
 _Base = Annotated[
@@ -108,7 +108,7 @@ _Base = Annotated[
 ]
 _AllowNaN = Annotated[
     bool,
-    typer.Option("--allow-nan", help="Let NaN and infinities in parameters and moments through."),
+    typer.Option("--allow-nan", help="Accept NaN and infinities in parameters and moments."),
 ]
 _Verify = Annotated[bool, typer.Option(help="Read the result again and compare every leaf.")]
 _Force = Annotated[bool, typer.Option("--force", help="Replace a checkpoint that is there.")]
@@ -172,12 +172,12 @@ def convert(
 
 
 _INFERRED = (
-    "note: no file has the learning rate, so it is the state of the exact recipe, whose steps may "
-    'give it; where public Optax is the same, --optimizer "{}" writes its state'
+    "note: no checkpoint has the learning rate, so this is the state of the exact recipe, which "
+    'takes a rate at each step; --optimizer "{}" writes the state of public Optax, if equal'
 )
 _UNSUPPORTED = (
-    "Where the program's constructor has the rate, give it: --optimizer "
-    '"Adam(learning_rate=1e-3)"; else take --recipe exact, or --like train.py:make_state.'
+    "If the program's constructor has the rate, give it: --optimizer "
+    '"Adam(learning_rate=1e-3)"; otherwise use --recipe exact, or --like train.py:make_state.'
 )
 
 
@@ -232,7 +232,7 @@ def _run(options: ConvertOptions) -> int:
 
 
 def _notes(done: "Conversion", options: ConvertOptions, recipe: object) -> Iterator[str]:
-    """Says why it is not public Optax's state, or where public Optax is not the same."""
+    """Says why the state is not public Optax's, or where public Optax is not the same."""
     from optax_bridge.correspondence import choose_recipe
     from optax_bridge.correspondence.recipe import render
 
@@ -242,10 +242,10 @@ def _notes(done: "Conversion", options: ConvertOptions, recipe: object) -> Itera
             yield _INFERRED.format(render(_as_call(definition)))
             continue
         if choice.kind == "optax" and choice.reason:
-            yield f"note: {choice.reason}; its state was written as asked for, by --recipe optax"
+            yield f"note: {choice.reason}; its state was written because of --recipe optax"
         elif choice.reason and choose_recipe(definition, "auto", {"float32"}).kind == "optax":
             yield (
-                f"note: {choice.reason}. So it is the state of the exact recipe; --recipe "
+                f"note: {choice.reason}. So this is the state of the exact recipe; --recipe "
                 "optax writes that of public Optax"
             )
 
@@ -276,16 +276,16 @@ def _misuse(options: ConvertOptions) -> str:
     if not os.path.lexists(options.source):
         return nothing_there(options.source)
     if options.dry_run and (options.params_only or options.to is Target.TORCH):
-        return "--dry-run shows where a state's leaves go: leave --params-only and --to torch out"
+        return "--dry-run shows where a state's leaves go: leave out --params-only and --to torch"
     alone, flat = options.params_only or options.part, options.layout is Layout.FLAT
     legacy = options.to is Target.LEGACY
     if options.like is not None and (
         options.optimizers or alone or flat or legacy or options.recipe
     ):
         return (
-            "--like says what everything becomes, so --optimizer, --to legacy, --params-only, "
-            "--part, --layout flat and --recipe do not go with it. Leave them out, or --like: "
-            "--to legacy goes with --optimizer 'Adam(learning_rate=1e-3)'"
+            "--like decides the whole result, so it cannot be combined with --optimizer, --to "
+            "legacy, --params-only, --part, --layout flat or --recipe. Leave out these, or --like; "
+            "--to legacy needs --optimizer 'Adam(learning_rate=1e-3)'"
         )
     try:
         named = parse_definitions(options.optimizers)
@@ -293,8 +293,8 @@ def _misuse(options: ConvertOptions) -> str:
         return str(error)
     if named and set(named) != {""} and (alone or flat):
         return (
-            "with several optimizers all are converted where they stand: leave --params-only, "
-            "--part and --layout flat out"
+            "several optimizers are all converted in place: leave out --params-only, --part and "
+            "--layout flat"
         )
     return ""
 
@@ -358,7 +358,7 @@ def _quiet_threads() -> Iterator[None]:
 
 
 def _without_closed_loops(unraisable: "sys.UnraisableHookArgs") -> None:
-    """Drops what threads of tensorstore say to an event loop that Orbax closed when it failed."""
+    """Drops the errors of tensorstore's threads about an event loop that Orbax closed."""
     if str(unraisable.exc_value) != "Event loop is closed":
         sys.__unraisablehook__(unraisable)
 
@@ -378,7 +378,7 @@ def _print_moves(done: "Conversion", as_json: bool) -> None:
         console.print(str(move))
     for path in dropped:
         console.print(f"{leaf_name(path)} is dropped")
-    console.print("Nothing was written; what is around the optimizers stays as it is.")
+    console.print("Nothing was written; entries around the optimizers stay as they are.")
 
 
 def _report(done: "Conversion", options: ConvertOptions) -> None:
@@ -415,14 +415,14 @@ def _report(done: "Conversion", options: ConvertOptions) -> None:
         }))  # fmt: skip
         return
     programs = {path: _transformation(choice) for path, choice in done.choices.items()}
-    what = classes_with({path: f" (for a program with {tx})" for path, tx in programs.items()})
-    what = f"{what} as the template has it".lstrip() if options.like else what or "parameters alone"
+    made = classes_with({path: f" (for a program with {tx})" for path, tx in programs.items()})
+    made = f"{made} as the template has it".lstrip() if options.like else made or "parameters alone"
     checked = ", read again and compared" if options.verify else ""
     is_chosen = options.source.is_dir() and read.path.parent == options.source
     count = count_of_series(read.path) if is_chosen and options.step is None else 1
     newest = f", the newest of {count}" if count > 1 else ""
     plain_terminal().print(
-        f"{read.path}{newest} ({read.description}) -> {options.destination}: {what}, "
+        f"{read.path}{newest} ({read.description}) -> {options.destination}: {made}, "
         f"{len(arrays)} arrays, {size:,} bytes{checked}"
     )
 

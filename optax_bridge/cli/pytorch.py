@@ -13,27 +13,27 @@ if TYPE_CHECKING:
 
 
 def misuse(options: ConvertOptions) -> str:
-    """Says which options do not go together; "" if all do."""
+    """Says which options cannot be combined; "" if all can."""
     back, legacy = options.to is Target.TORCH, options.to is Target.LEGACY
     if back and None in (options.like, options.names, options.base):
         return (
-            "--to torch needs --like, which makes the state, --names, which says where each array "
-            "goes, and --base, a checkpoint of the PyTorch program"
+            "--to torch needs --like, which makes the state, --names, which maps the arrays, and "
+            "--base, a checkpoint of the PyTorch program"
         )
     if not back and options.destination.suffix in (".pt", ".pth"):
         return (
-            f"{options.destination} is called as a file of PyTorch is: --to torch writes one, with "
+            f"{options.destination} has the suffix of a PyTorch file: --to torch writes one, with "
             "--like, --names and --base"
         )
     if options.base is not None and not back:
-        return "--base is for --to torch: leave it out"
+        return "--base is only for --to torch: leave it out"
     if options.step is not None and (back or options.names is None):
-        return "--step is for a checkpoint of PyTorch that does not say it: leave it out"
+        return "--step is only for a checkpoint of PyTorch that lacks the step: leave it out"
     others = options.optimizers or options.part or options.layout is Layout.FLAT or legacy
     if options.names is not None and others:
         return (
-            "--names is for a checkpoint of PyTorch, which --like says everything else of: leave "
-            "--optimizer, --part, --layout flat and --to legacy out"
+            "--names is for a checkpoint of PyTorch, where --like decides the rest: leave out "
+            "--optimizer, --part, --layout flat and --to legacy"
         )
     return ""
 

@@ -57,7 +57,7 @@ from optax_bridge.correspondence import ENTRIES
         ("optim.LBFGS(params)", MISUSE, "optax.lbfgs() is the same method"),
         ("lr_scheduler.StepLR(opt, 30)", MISUSE, "torch.from_torch_schedule"),
         ("CosineAnnealingLR(opt, T_max=30)", MISUSE, "torch.from_torch_schedule"),
-        ("[1, 2]", MISUSE, "no call of a legacy optimizer."),
+        ("[1, 2]", MISUSE, "not a call of a legacy optimizer."),
     ],
 )
 def test_the_command_prints_source_verdict_and_notes(

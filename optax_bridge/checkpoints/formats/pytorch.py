@@ -26,13 +26,13 @@ _MODELS, _OPTIMIZER = ("model.safetensors", "pytorch_model.bin"), "optimizer.pt"
 _INSTALL = "pip install 'optax-bridge[torch]'. Parameters in a .safetensors file are read without."
 _STATE_DICTS = (
     "Code in a file is never run. Where you trust the file, load it in the program that wrote it, "
-    "and save what has no code: torch.save({'model': model.state_dict(), 'optimizer': "
+    "and save its state dicts: torch.save({'model': model.state_dict(), 'optimizer': "
     "optimizer.state_dict()}, path)."
 )
 
 
 def load(path: Path) -> PyTree:
-    """Returns what `torch.save` wrote into a file, by `torch.load(weights_only=True)`."""
+    """Returns the content of a file of `torch.save`, by `torch.load(weights_only=True)`."""
     try:
         import torch
     except ImportError:

@@ -49,7 +49,7 @@ def step_in(folder: Path) -> int:
 
 
 def _read(root: Path) -> Contents:
-    """The step as a `TrainState`; what else it has is named, and not in the tree."""
+    """The step as a `TrainState`; other entries are named, and not in the tree."""
     step, steps = step_in(root), _steps(root.parent)
     tree: PyTree = read_orbax(root / "state")
     learner = tree.get("learner", {})
@@ -76,7 +76,7 @@ def _linen_params(model: PyTree) -> Names:
 
 
 def _without(tree: PyTree, names: Names) -> PyTree:
-    """Returns a tree in which these names are replaced by what is below them."""
+    """Returns a tree in which these names are replaced by the level below them."""
     if not isinstance(tree, dict):
         return tree
     below: PyTree = tree

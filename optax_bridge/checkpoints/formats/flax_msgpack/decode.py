@@ -128,7 +128,7 @@ class _Decoder:
         if code not in (_NDARRAY, _COMPLEX, _SCALAR):
             raise self.error(
                 "one of Flax's extension types (array, complex, scalar)", f"type {code}",
-                "Only what flax.serialization writes is read; pickled objects never are.",
+                "Only the types that flax.serialization writes are read, never pickled objects.",
             )  # fmt: skip
         end = self.at + length
         self.is_in_array = True
