@@ -26,17 +26,17 @@ import msgpack
 import numpy as np
 from flax import serialization
 
+from optax_bridge.checkpoints.conversions import to_optimizers, to_states
 from optax_bridge.checkpoints.definitions import parse_definition
 from optax_bridge.checkpoints.devices import as_arrays
 from optax_bridge.checkpoints.errors import CheckpointError
 from optax_bridge.checkpoints.formats.flax_msgpack.decode import decode
 from optax_bridge.checkpoints.formats.orbax import write_orbax
 from optax_bridge.checkpoints.locate import find_parts
-from optax_bridge.checkpoints.read import read_checkpoint
+from optax_bridge.checkpoints.read import Read, read_checkpoint
 from optax_bridge.checkpoints.testdata.optimizers import OPTIMIZERS
 from optax_bridge.checkpoints.testdata.write_t5x import STORES, write_t5x
-from optax_bridge.checkpoints.to_legacy import back
-from optax_bridge.checkpoints.to_train_state import convert_tree, tree_of
+from optax_bridge.checkpoints.to_train_state import convert_tree
 from optax_bridge.cli import inspect
 from optax_bridge.cli.inspect import description_of
 from optax_bridge.correspondence import UnsupportedSetting
@@ -276,7 +276,8 @@ def _make_formats(folder: Path) -> dict[str, Format]:
     (folder / "orbax").mkdir()
     write_orbax(folder / "orbax" / "plain", jax.tree.map(jax.numpy.asarray, state))
     nested = {"models": {"critic": trees["adam"]}, "step": trees["adam"]["state"]["step"]}
-    write_orbax(folder / "orbax" / "held", tree_of([convert_tree(nested, ADAM)]))
+    held = to_states(Read(folder, "a tree", nested), ADAM, None, "exact", False, False)
+    write_orbax(folder / "orbax" / "held", held.tree)
     write_orbax(folder / "orbax" / "zarr3", state | {"empty": np.zeros((0, 3)), "note": "text"})
     for number, compressed in enumerate((np.savez, np.savez_compressed)):
         (folder / "npz").mkdir(exist_ok=True)
@@ -289,16 +290,19 @@ def _make_formats(folder: Path) -> dict[str, Format]:
         definition = ADAM if is_adam else ADAFACTOR
         return as_arrays(convert_tree(read.tree, definition, allow_nan=True).state)
 
+    def read_orbax(path: Path) -> PyTree:
+        return as_arrays(to_optimizers(read_checkpoint(path), ADAM, None, False).tree)
+
     def read_any(path: Path) -> PyTree:
         definition = parse_definition(OPTIMIZERS.get(path.name, "Adam(1e-2)"))
-        tree = read_checkpoint(path).tree
+        read = read_checkpoint(path)
         # One of the checkpoints has a group that holds nothing, as `convert` knows.
         with warnings.catch_warnings(action="ignore", category=NothingSelectedWarning):
             with contextlib.suppress(CheckpointError):
-                for part in find_parts(tree, path):
+                for part in find_parts(read.tree, path):
                     description_of(part)
-                convert_tree(tree, allow_nan=True)
-            return as_arrays(tree_of([convert_tree(tree, definition, allow_nan=True)]))
+                convert_tree(read.tree, allow_nan=True)
+            return as_arrays(to_states(read, definition, None, "exact", False, True).tree)
 
     t5x = [_files(path / "checkpoint_1") for path in sorted((folder / "t5x").iterdir())]
     orbax = [_files(path) for path in sorted((folder / "orbax").iterdir())]
@@ -308,7 +312,7 @@ def _make_formats(folder: Path) -> dict[str, Format]:
         "msgpack": Format(flax, read_any),
         "npz": Format(npz, read_any),
         "t5x": Format(t5x, read_t5x),
-        "orbax": Format(orbax, lambda path: as_arrays(back(read_checkpoint(path), ADAM)[:2])),
+        "orbax": Format(orbax, read_orbax),
     }
 
 
