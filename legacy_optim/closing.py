@@ -67,7 +67,7 @@ def _names(uses: list[Use], elsewhere: int, folder: str) -> list[str]:
         names.setdefault(use.name, []).append(f"{_display_path(use.file, folder)}:{use.line}")
     places_found = sum(map(len, names.values()))
     lines = [
-        f"optax-bridge: {_number(len(names), 'old name')} answered in "
+        f"optax-bridge: {_number(len(names), 'old name')} used in "
         f"{_number(places_found, 'place')}:"
     ]
     width = max(map(len, names), default=0)
@@ -92,7 +92,7 @@ def _defaults() -> list[str]:
         return []
     shown = ", ".join(f"{name}={value}" for name, value in defaults.items())
     return textwrap.wrap(
-        f"optax-bridge: defaults of that time were in force: {shown} (--todays-defaults: as today)",
+        f"optax-bridge: old defaults restored: {shown} (undo: --todays-defaults)",
         width=100,
         subsequent_indent="  ",
         break_long_words=False,

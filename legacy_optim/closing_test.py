@@ -31,7 +31,7 @@ def test_six_places_are_named_and_more_are_counted(
     monkeypatch.delenv(settings.ADVICE, raising=False)
     text = " ".join(_summary(tmp_path, 1, lines, libraries=lines).split())
     places = f"{lines} place" + "s" * (lines > 1)
-    assert text.startswith(f"optax-bridge: 1 old name answered in {places}: flax.optim.Adam ")
+    assert text.startswith(f"optax-bridge: 1 old name used in {places}: flax.optim.Adam ")
     shown = [f"program0.py:{line + 1}" for line in range(lines)]
     assert text.count("program0.py:") == min(lines, 6)
     assert ", ".join(shown[:6]) + (f" and {lines - 6} more" if lines > 6 else "") in text
@@ -42,7 +42,7 @@ def test_a_name_within_a_longer_one_on_the_same_line_is_not_counted(tmp_path: Pa
     file = str(tmp_path / "program.py")
     uses = [Use("flax.optim", file, 1), Use("flax.optim.Adam", file, 1), Use("flax.optim", file, 2)]
     text = "\n".join(summary(uses, str(tmp_path)))
-    assert "2 old names answered in 2 places" in text
+    assert "2 old names used in 2 places" in text
 
 
 @pytest.mark.parametrize("fails", [False, True])

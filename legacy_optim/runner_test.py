@@ -118,7 +118,7 @@ threading.Thread(target=late, args=["thread"]).start()
 def test_old_names_answer_until_the_very_end(tmp_path: Path):
     done = _run(tmp_path, LATE)
     assert done.stdout.splitlines() == ["thread 2.0 [2]", "end 2.0 [2]"]
-    assert "3 old names answered in 3 places" in done.stderr
+    assert "3 old names used in 3 places" in done.stderr
 
 
 PROCESSES = """\

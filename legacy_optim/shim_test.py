@@ -88,7 +88,7 @@ def test_pre_linen_modules_get_a_clear_answer_and_a_dead_import_counts(folder: P
     assert done.returncode == 1
     for part in ("flax 0.3.6 had it, 0.4.0 does not", "flax.linen", "flax==0.3.6"):
         assert part in done.stderr
-    assert "1 old name answered in 1 place:\n  flax.optim  modules.py:1" in done.stderr
+    assert "1 old name used in 1 place:\n  flax.optim  modules.py:1" in done.stderr
 
 
 INSIDE = """\
