@@ -1,4 +1,4 @@
-"""A step in the trainer beside a jitted `TrainState` step of the same model, in a plain loop.
+"""A step in the trainer against a jitted `TrainState` step of the same model, in a plain loop.
 
 Both sides read the same batches and take turns of some steps each; the ratio is taken turn by turn.
 The trainer does all that it does by default: norms of gradients and updates, the look at every

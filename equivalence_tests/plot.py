@@ -77,7 +77,7 @@ def divergence(judgement: Judgement, title: str, *, style: bool = True) -> Svg:
         return Svg("")
     steps = len(comparison.ulp_by_step)
     there = None if wide is None else _largest(wide, steps)
-    bounds = {} if bound is None else _bounds(leaves, comparison.allowed(bound))
+    bounds = {} if bound is None else _bounds(leaves, comparison.allowed_ulp(bound))
     series = [leaf.ulp_by_step * leaf.eps for leaf in leaves]
     scale = _scale([*series, list(bounds.values()), () if there is None else there])
     ulp = min((leaf.eps for leaf in leaves if leaf.eps < 1), default=1.0)

@@ -67,8 +67,7 @@ def _names(uses: list[Use], elsewhere: int, folder: str) -> list[str]:
         names.setdefault(use.name, []).append(f"{_display_path(use.file, folder)}:{use.line}")
     places_found = sum(map(len, names.values()))
     lines = [
-        f"optax-bridge: {_number(len(names), 'old name')} used in "
-        f"{_number(places_found, 'place')}:"
+        f"optax-bridge: {_number(len(names), 'old name')} used in {_number(places_found, 'place')}:"
     ]
     width = max(map(len, names), default=0)
     for name, places in names.items():

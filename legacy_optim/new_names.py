@@ -31,6 +31,6 @@ def missing_class(name: str) -> str:
     """Returns flax.optim's equivalent of a class that it lacks, as the end of an error."""
     import legacy_optim
 
-    names = {known.lower(): known for known in legacy_optim.__all__}
-    equal = _CLASSES.get(name.lower()) or names.get(name.lower())
-    return f", which flax.optim never had: use {equal}" if equal else ""
+    names = {public.lower(): public for public in legacy_optim.__all__}
+    equivalent = _CLASSES.get(name.lower()) or names.get(name.lower())
+    return f", which flax.optim never had: use {equivalent}" if equivalent else ""

@@ -18,7 +18,7 @@ _log = logging.getLogger(__name__)
 
 @contextlib.contextmanager
 def atomic_write(path: Path) -> Generator[Path, None, None]:
-    """Gives a temporary path beside a file or folder to write to, and renames it at the end."""
+    """Yields a temporary path next to the destination, and renames it at the end."""
     path = Path(os.path.abspath(path))  # `.` has no name
     missing_parents = [parent for parent in path.parents if not os.path.lexists(parent)]
     tmp_dir = part_folder(path.parent)
@@ -94,7 +94,7 @@ def _host() -> str:
 
 
 def _is_alive(pid: int) -> bool:
-    if os.name == "nt":  # where os.kill ends a process, whatever the signal
+    if os.name == "nt":  # where os.kill ends a process with any signal
         return True
     try:
         os.kill(pid, 0)

@@ -34,7 +34,7 @@ _PERHAPS = {
 
 
 def other_name(name: str, names: Container[str]) -> str:
-    """The first of an optimizer's names that a name from elsewhere may stand for, or ""."""
+    """The first of an optimizer's names with the meaning of another library's, or ""."""
     groups = [[synonym.partition("[")[0] for synonym in group] for group in ALIKE]
-    alike = (synonym for group in groups if name in group for synonym in group)
-    return next((n for n in (*_PERHAPS.get(name, ()), *alike) if n in names), "")
+    synonyms = (synonym for group in groups if name in group for synonym in group)
+    return next((n for n in (*_PERHAPS.get(name, ()), *synonyms) if n in names), "")

@@ -93,9 +93,9 @@ def _record(case: Case, path: Path) -> None:
     """Records a case from its start, or the steps after the checkpoint that is saved with it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     initial, gradients = draw(case)
-    rates, params, start = learning_rates(case), _nested(initial), 0
+    rates, params, start = learning_rates(case), _nest(initial), 0
     inputs = [
-        (_nested({leaf: stack[number] for leaf, stack in gradients.items()}), rates[number])
+        (_nest({leaf: stack[number] for leaf, stack in gradients.items()}), rates[number])
         for number in range(len(rates))
     ]
     if case in CHECKPOINTS:
@@ -120,7 +120,7 @@ def _record(case: Case, path: Path) -> None:
     (path / "case.json").write_text(json.dumps(dataclasses.asdict(case)))
 
 
-def _nested(leaves: dict[str, np.ndarray]) -> replay.Tree:
+def _nest(leaves: dict[str, np.ndarray]) -> replay.Tree:
     return traverse_util.unflatten_dict(leaves, sep="/")
 
 

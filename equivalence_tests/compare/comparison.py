@@ -93,10 +93,10 @@ class Comparison:
         """The verdict under a bound in ULP. Nothing beyond `VISIBLE` is rounding only."""
         if self.identical:
             return Verdict.IDENTICAL
-        small = self.ulp <= self.allowed(bound) and self.relative <= VISIBLE
+        small = self.ulp <= self.allowed_ulp(bound) and self.relative <= VISIBLE
         return Verdict.ROUNDING if small else Verdict.DIFFERENT
 
-    def allowed(self, bound: float) -> float:
+    def allowed_ulp(self, bound: float) -> float:
         """The bound for these steps: one for 100 steps, in proportion for longer runs."""
         return bound * max(len(self.ulp_by_step) / 100, 1.0)
 
@@ -116,7 +116,7 @@ _SAME_BITS, _ZERO = -2.0, -1.0
 _BUCKETS = {_SAME_BITS: "same bits", _ZERO: "0", math.inf: "not finite"}
 
 
-@np.errstate(all="ignore")  # the distance of NaN is none
+@np.errstate(all="ignore")  # NaN has no distance
 def compare(
     left: PyTree, right: PyTree, *, poisoned: Mapping[str, int] | None = None
 ) -> Comparison:

@@ -54,7 +54,7 @@ class Judgement:
             return Nature.ALGORITHM
         shrank = wide.relative <= here.relative * _HALFWAY and math.isfinite(here.relative)
         # Where the difference is rounding of a few units, it may be a few units in float64 too.
-        is_few = wide.ulp <= here.allowed(self.few)
+        is_few = wide.ulp <= here.allowed_ulp(self.few)
         return Nature.ROUNDING if shrank or is_few else Nature.ALGORITHM
 
     @property
@@ -79,7 +79,7 @@ class Judgement:
         if usual is None and poison is None:
             return f"{self.verdict.value}: the signs of zeros"
         is_small = (
-            usual is not None and usual.ulp <= here.allowed(above) and usual.relative <= VISIBLE
+            usual is not None and usual.ulp <= here.allowed_ulp(above) and usual.relative <= VISIBLE
         )
         if is_small and is_different and self.wide is not None:
             is_small = self._is_rounding_before_poison(above)
@@ -137,7 +137,7 @@ class Judgement:
         if usual is None:
             return True
         shrank = extent is not None and usual.relative <= extent.relative * _HALFWAY
-        is_few = usual.ulp <= self.wide.allowed(few)
+        is_few = usual.ulp <= self.wide.allowed_ulp(few)
         return math.isfinite(usual.relative) and (shrank or is_few)
 
 

@@ -207,7 +207,7 @@ def _changes(fixed: Settings, varied: Settings) -> Iterator[_Change]:
         before, value = _flat(settings).get(here), other
         if isinstance(before, float) and before < 0 <= value:
             value = -value  # a rate that has the sign of the step
-        if (0 if before is None else before) != value:  # no momentum is none or 0
+        if (0 if before is None else before) != value:  # None and 0 both mean no momentum
             why = f"as {there}={other!r} of {fixed.name}"
             yield _Change(why, {_root(here): _with(settings, here, value)})
     decay = next((name for name in WEIGHT_DECAYS if settings.get(name)), None)
@@ -290,6 +290,6 @@ def known_recipe(sides: Sequence[NamedSide], params: Params) -> str:
             choice = choose_recipe(call, "auto", dtypes)
         except ExpressionError:  # of Optax or the user's own, or an argument that is no literal
             continue
-        known = f"{side} in Optax is {render(choice.call)}: {choice.claim.verdict.value}"
-        return f"{known}. {choice.reason}".removesuffix(". ")
+        text = f"{side} in Optax is {render(choice.call)}: {choice.claim.verdict.value}"
+        return f"{text}. {choice.reason}".removesuffix(". ")
     return ""

@@ -79,7 +79,7 @@ class NamedSide:
             side = as_side(value)
         except EquivalenceError as error:
             raise EquivalenceError(f"{self}: {error}") from error
-        # As of PyTorch's own, whose state is in no layout of ours, the parameters are compared.
+        # As for PyTorch's own, whose state has another layout, only the parameters are compared.
         return self._in_its_program(replace(side, definition=None) if self.is_port else value)
 
     def _call(self) -> SideLike:

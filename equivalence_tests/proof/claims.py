@@ -62,18 +62,18 @@ def prove_task(task: Task, *, details: bool = True) -> Outcome:
     """Proves one claim; its proofs as data, with their scopes, on request."""
     started, note = time.perf_counter(), ""
     try:
-        claim, asked = statements(task)
+        claim, to_prove = statements(task)
     except UnsupportedSetting as error:
         return Outcome(task, None, note=str(error))
     proofs = list[Proof]()
     try:
-        for each in asked:
+        for statement in to_prove:
             proofs.append(
                 prove_equivalence(
-                    each.legacy,
-                    each.recipe,
-                    each.params,
-                    hyper_params=each.hyper_params,
+                    statement.legacy,
+                    statement.recipe,
+                    statement.params,
+                    hyper_params=statement.hyper_params,
                     names=("legacy", task.recipe),
                 )
             )
@@ -81,14 +81,14 @@ def prove_task(task: Task, *, details: bool = True) -> Outcome:
         proofs, note = [], str(error)
     verdicts = [proof.verdict for proof in proofs]
     verdict = max(verdicts, key=VERDICTS.index) if verdicts else None
-    held = is_held(claim, verdict, task.dtype)
+    holds = is_held(claim, verdict, task.dtype)
     return Outcome(
         task,
         claim.verdict.value,
         verdict,
-        held,
+        holds,
         note,
         time.perf_counter() - started,
         tuple(proof.as_dict() for proof in proofs if details),
-        "" if held else "\n".join(map(str, proofs)),
+        "" if holds else "\n".join(map(str, proofs)),
     )

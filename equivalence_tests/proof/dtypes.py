@@ -82,7 +82,7 @@ def is_in_range(number: int, dtype: DTypeLike) -> bool:
     return info.min <= number <= info.max
 
 
-def wrapped(number: int, dtype: DTypeLike) -> int:
+def wrap_integer(number: int, dtype: DTypeLike) -> int:
     """Returns a whole number wrapped around to an integer dtype."""
     info = jnp.iinfo(dtype)
     return (number - int(info.min)) % 2**info.bits + int(info.min)

@@ -200,18 +200,18 @@ def _once_for_all_leaves(assumptions: Iterable[str], paths: Iterable[str]) -> li
     """Returns the assumptions, those that are alike but for the leaf as one."""
     leaves = filter(None, (path.removeprefix("params") for path in paths))
     leaf = re.compile("|".join(map(re.escape, leaves)) or "(?!)")
-    alike: dict[str, list[str]] = {}
+    groups: dict[str, list[str]] = {}
     for text in assumptions:
         named: set[str] = set(leaf.findall(text))
         is_of_one = len(named) == 1
         key = re.sub(r"\[_(, _)*\]", "", leaf.sub("", text)) if is_of_one else text
-        if key in alike:
-            alike[key] += named
+        if key in groups:
+            groups[key] += named
         else:
-            alike[key] = [text]
+            groups[key] = [text]
     return [
         f"{text}; the same for {', '.join(others)}" if others else text
-        for text, *others in alike.values()
+        for text, *others in groups.values()
     ]
 
 

@@ -153,15 +153,15 @@ def _with_numbers(described: Any, change: Callable[[str, float], object], prefix
         return described
     fixed = {unsupported.name for unsupported in described.entry.unsupported}
 
-    def changed(name: str, value: object) -> Any:
+    def convert(name: str, value: object) -> Any:
         if isinstance(value, tuple):
-            return tuple(changed(str(index), item) for index, item in enumerate(value))
+            return tuple(convert(str(index), item) for index, item in enumerate(value))
         return _with_numbers(value, change, f"{prefix}{name}.")
 
     settings = {
         name: change(f"{prefix}{name}", value)
         if isinstance(value, float) and value != 0 and name not in fixed
-        else changed(name, value)
+        else convert(name, value)
         for name, value in described.settings.items()
     }
     return Described(described.entry, settings)

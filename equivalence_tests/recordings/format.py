@@ -43,7 +43,7 @@ class RecordingError(ValueError):
 
 @dataclass(frozen=True)
 class Step:
-    """One recorded step; its fields beside the trees are those of the file."""
+    """One recorded step: its trees, and the other fields of its file."""
 
     number: int
     trees: dict[str, Flat]
@@ -131,14 +131,14 @@ def read(place: Path | str, steps: int | None = None) -> Recording:
         return _read_folder(path, steps)
     recordings = read_packed(path)
     if len(recordings) != 1:
-        found = f"found {listing(list(recordings))}. `check --against` reads those of `--record`"
-        raise RecordingError(f"{place}: expected one recording, {found}")
+        message = f"found {listing(list(recordings))}. `check --against` reads those of `--record`"
+        raise RecordingError(f"{place}: expected one recording, {message}")
     return next(iter(recordings.values())).until(steps)
 
 
 @contextlib.contextmanager
 def _readable(place: Path) -> Iterator[None]:
-    """Context in which whatever a damaged file raises is a RecordingError."""
+    """Context that turns every error of a damaged file into a RecordingError."""
     try:
         yield
     except RecordingError:
@@ -153,8 +153,8 @@ def _readable(place: Path) -> Iterator[None]:
 def _index(content: bytes, place: Path) -> dict[str, Any]:
     index = json.loads(content)
     if index["version"] != VERSION:
-        found = f"found {index['version']!r}. Record it with today's `optax-bridge recorder`"
-        raise RecordingError(f"{place}: expected a recording of version {VERSION}, {found}")
+        message = f"found {index['version']!r}. Record it with today's `optax-bridge recorder`"
+        raise RecordingError(f"{place}: expected a recording of version {VERSION}, {message}")
     return index
 
 
@@ -202,7 +202,7 @@ def read_packed(path: Path) -> dict[str, Recording]:
         return recordings
 
 
-def _step(meta: dict[str, Any], streams: Iterator[BinaryIO], before: Sequence[Step]) -> Step:
+def _step(meta: dict[str, Any], streams: Iterator[BinaryIO], earlier: Sequence[Step]) -> Step:
     """A step of its description and of the streams that its arrays are read from."""
     trees: dict[str, Flat] = {}
     for tree, path, name, shape in meta.pop("arrays"):
@@ -212,9 +212,9 @@ def _step(meta: dict[str, Any], streams: Iterator[BinaryIO], before: Sequence[St
         trees.setdefault(tree, {})[tuple(path)] = np.frombuffer(content, dtype).reshape(shape)
     for tree, path, value in meta.pop("scalars"):
         trees.setdefault(tree, {})[tuple(path)] = value
-    if before:  # what it does not repeat, and what was not recorded of the one before
-        params = trees.setdefault("params", before[-1].trees.get("new_params", {}))
-        before[-1].trees.setdefault("new_params", params)
+    if earlier:  # what it does not repeat, and what was not recorded of the one before
+        params = trees.setdefault("params", earlier[-1].trees.get("new_params", {}))
+        earlier[-1].trees.setdefault("new_params", params)
     return Step(trees=trees, **meta)
 
 
@@ -236,14 +236,14 @@ def _memory() -> int:
 def pack(recordings: Mapping[str, Recording], file: Path) -> None:
     """Writes recordings into one `.npz`."""
     data = io.BytesIO()
-    entries = {name: _packed(recording, data) for name, recording in recordings.items()}
+    entries = {name: _entry(recording, data) for name, recording in recordings.items()}
     index = json.dumps({"version": VERSION, "recordings": entries}).encode()
     arrays = (np.frombuffer(content, np.uint8) for content in (index, data.getbuffer()))
     named: Any = dict(zip(("index", "data"), arrays, strict=True))
     write_bytes_with(file, lambda stream: np.savez_compressed(stream, **named))
 
 
-def _packed(recording: Recording, data: BinaryIO) -> dict[str, Any]:
+def _entry(recording: Recording, data: BinaryIO) -> dict[str, Any]:
     """The entry of a recording in the index; the content of its arrays is appended."""
     metas, last = [], None
     for step in recording.steps:
@@ -271,7 +271,7 @@ def in_flax(recording: Recording, file: NamesFile) -> Recording:
     file = replace(file, model=None, optimizer=None, entries=entries)
     rules = {rule.name: rule for rule in file.rules(tensors)}
 
-    def moved(tree: str, flat: Flat) -> Flat:
+    def move(tree: str, flat: Flat) -> Flat:
         collections = 0 if tree == "model_state" else 1  # in front of a parameter's path
         leaves: Flat = {}
         for name, leaf in flat.items():
@@ -285,7 +285,7 @@ def in_flax(recording: Recording, file: NamesFile) -> Recording:
         for g in recording.index.get("groups", [])
     ]
     steps = [
-        replace(s, trees=s.trees | {t: moved(t, x) for t, x in s.trees.items() if t in _BY_NAME})
+        replace(s, trees=s.trees | {t: move(t, x) for t, x in s.trees.items() if t in _BY_NAME})
         for s in recording.steps
     ]
     return replace(recording, index={**recording.index, "groups": groups}, steps=steps)

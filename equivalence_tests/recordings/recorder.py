@@ -160,8 +160,8 @@ class Recorder:
             }
             for name, group in _torch_groups(optimizer)
         ]
-        own = dict(self._groups[0]["settings"], optimizer=type(optimizer).__name__)
-        self._settings = dict(own, **self._settings)
+        defaults = dict(self._groups[0]["settings"], optimizer=type(optimizer).__name__)
+        self._settings = dict(defaults, **self._settings)
 
         def buffers():
             return _copy(dict(model.named_buffers())) or None

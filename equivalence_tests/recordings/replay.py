@@ -207,8 +207,8 @@ def _compare_trees(both: Sequence[Recording], tree: str, title: str) -> Stage:
     if not all(sides):
         return not_judged(title, _NONE)
     if differing := sorted(sides[0].keys() ^ sides[1].keys()):
-        found = f"found on one side only {listing(differing)}. Map other names with --names"
-        raise RecordingError(f"{both[1].place}: expected the leaves of {both[0].place}, {found}")
+        message = f"found on one side only {listing(differing)}. Map other names with --names"
+        raise RecordingError(f"{both[1].place}: expected the leaves of {both[0].place}, {message}")
     return stages.stage_between(title, sides, both[0].steps, stages.CLOSED_ULP)
 
 
@@ -285,7 +285,7 @@ class Stepper:
     def _start(self, wide: bool) -> Any:
         first = self.recording.steps[0]
         if self.takes_rates and any(len(step.rates) != 1 for step in self.recording.steps):
-            raise NotJudgedError("the optimizer needs one rate per call, and the recording has not")
+            raise NotJudgedError("the optimizer needs one rate per call; the recording lacks it")
         try:
             state = self.state and self.state()
             if state is not None:
@@ -355,10 +355,10 @@ def _measure_rates(stepper: Stepper) -> list[dict[str, float]] | str:
         rates.append({})
         for group, rate in step.rates.items():
             names = list(map(path_text, members.get(group, step.trees["params"])))
-            old, *pair = (stages.vector([side[name] for name in names]) for side in updates)
-            largest, moved = (np.abs(side).max(initial=0) for side in (old, pair[0]))
+            old, x, y = (stages.vector([side[name] for name in names]) for side in updates)
+            largest, moved = (np.abs(side).max(initial=0) for side in (old, x))
             tolerance = 1e-4 + 2.0**-20 * largest / max(moved, 1e-30)
-            factor = fitted_factor(*pair, tolerance)
+            factor = fitted_factor(x, y, tolerance)
             if factor is None:
                 return "the optimizer exposes no rate, and its updates have no common factor"
             rates[-1][group] = rate if abs(factor - 1) <= tolerance else rate * factor
@@ -384,7 +384,7 @@ def _judge(stepper: Stepper) -> Stage:
     comparisons = {lockstep: compare(recorded, runs[lockstep]) for lockstep in kinds}
     free = comparisons[False]
     bounds = {True: _LOCKSTEP, False: _FREE}
-    most, rounding = free.allowed(stages.OPEN_ULP), dict.fromkeys(kinds, 0.0)
+    most, rounding = free.allowed_ulp(stages.OPEN_ULP), dict.fromkeys(kinds, 0.0)
     if any(comparison.ulp > bounds[lockstep] for lockstep, comparison in comparisons.items()):
         for lockstep in kinds:
             wide = stepper.run(lockstep=lockstep, wide=True)

@@ -242,7 +242,7 @@ def test_one_rate_per_call_is_not_taken_from_several(tmp_path: Path):
     tree = {"w": np.ones(2, np.float32)}
     Recorder(tmp_path / "run.rec").step(tree, tree, tree, learning_rate={"a": 0.1, "b": 0.2})
     result = replay(tmp_path / "run.rec", optimizer=legacy_optim.GradientDescent())
-    assert "the optimizer needs one rate per call, and the recording has not" in str(result)
+    assert "the optimizer needs one rate per call; the recording lacks it" in str(result)
     assert result.outcome is Outcome.NOT_JUDGED
 
 

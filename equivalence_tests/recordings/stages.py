@@ -107,7 +107,7 @@ def stage_of(
 ) -> Stage:
     """The stage of a comparison under a bound, with the first step and farthest leaf beyond it."""
     if outcome is None:
-        outcome, bound = Outcome(comparison.within(bound).value), comparison.allowed(bound)
+        outcome, bound = Outcome(comparison.within(bound).value), comparison.allowed_ulp(bound)
     distance = distance_by_step(comparison)
     if outcome in (Outcome.IDENTICAL, Outcome.ROUNDING):
         text = "" if comparison.identical else f"at most {comparison.ulp:.3g} ULP"
@@ -239,7 +239,8 @@ def judge_loss(recording: Recording, loss: Callable[..., Any]) -> Stage:
         at = [{name: x[number] for name, x in side.items()} for side in sides]
         if diverged <= set(floats):
             start = files.named_leaves(step.trees["model_state"], "model_state")[leaf.path]
-            factor = fitted_factor(*(vector([side[leaf.path] - start]) for side in at), 1e-2)
+            x, y = (vector([side[leaf.path] - start]) for side in at)
+            factor = fitted_factor(x, y, 1e-2)
             why = f", which move {factor:.4g} times as far here: momentum?" if factor else ""
             return f"{text}: the gradients agree, but not the running statistics{why}"
         if "loss" in diverged:
@@ -332,7 +333,7 @@ def _factor_name(step: Step, factor: float) -> str:
 
 
 def judge_rates(recording: Recording, replayed: Sequence[Mapping[str, float]] | str) -> Stage:
-    """Judges an optimizer's rates against the recorded ones; a text says why there are none."""
+    """Judges an optimizer's rates, or the reason why it has none, against the recorded ones."""
     name, steps = "rate", recording.steps
     if not all(step.rates for step in steps):
         return not_judged(name, "the recording has no rates")

@@ -40,13 +40,13 @@ def define(optim: ModuleType, spec: Mapping[str, Any]) -> Any:
 
 def create(optim: ModuleType, case: Case, initial: Tree) -> Any:
     """Creates the Optimizer of a case."""
-    definition, target = define(optim, case.optimizer), _contained(case, initial)
+    definition, target = define(optim, case.optimizer), _in_container(case, initial)
     if case.focus is None:
         return definition.create(target)
     return definition.create(target, focus=_traversal(optim, case.focus))
 
 
-def _contained(case: Case, tree: Tree) -> Tree:
+def _in_container(case: Case, tree: Tree) -> Tree:
     """Returns a tree of JAX's arrays, in the containers of the case."""
     arrays = jax.tree_util.tree_map(jnp.asarray, tree)
     return freeze(arrays) if case.container == "frozen_dict" else arrays
@@ -70,7 +70,7 @@ def train(case: Case, optimizer: Any, inputs: Inputs) -> Iterator[Any]:
     run = jax.jit(step) if case.jit else step
     for gradient, rates in inputs:
         passed = [float(rate) if case.rate == "float" else jnp.asarray(rate) for rate in rates]
-        optimizer = run(optimizer, _contained(case, gradient), passed)
+        optimizer = run(optimizer, _in_container(case, gradient), passed)
         yield optimizer
 
 
@@ -117,7 +117,7 @@ def _dynamic_scale(
 
     run = jax.jit(step) if case.jit else step
     scale = module.DynamicScale(**case.optimizer["kwargs"])
-    params = _contained(case, params)
+    params = _in_container(case, params)
     for gradient, _ in inputs:
-        scale, params, state = run(scale, params, _contained(case, gradient))
+        scale, params, state = run(scale, params, _in_container(case, gradient))
         yield params, serialization.to_state_dict(state)

@@ -55,7 +55,7 @@ def against(results: Sequence[Result], recordings: Mapping[str, Recording]) -> l
     """Compares the trajectories here with the recorded ones, one outcome for each of either."""
     ran = {str(r.case): r for r in results if r.trajectory is not None}
     outcomes = [
-        _between(name, result, recordings[name])
+        _compare(name, result, recordings[name])
         if name in recordings
         else not_judged(name, "not in the recording")
         for name, result in ran.items()
@@ -64,7 +64,7 @@ def against(results: Sequence[Result], recordings: Mapping[str, Recording]) -> l
     return outcomes + [not_judged(name, NOT_RUN) for name in recordings if name not in here]
 
 
-def _between(name: str, result: Result, recorded: Recording) -> Stage:
+def _compare(name: str, result: Result, recorded: Recording) -> Stage:
     """The outcome of one trajectory and the recorded one."""
     closed = result.case.problem in digits.MODELS
     left_out = digits.without_gradient(result.case.problem) if closed else ()

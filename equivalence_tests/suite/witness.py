@@ -169,8 +169,8 @@ def comparison_of(
     """The library's trajectory compared with a recipe's."""
     run = recordings()[case_name(entry, check.setting, check.problem)]
     run = genuine(entry, settings, run) if check.rate == LIVE else run
-    own = Stepper(build(recipe), run).run(lockstep=False)
-    return compare(run.stacks("new_params"), own, poisoned={"params": 10})
+    replayed = Stepper(build(recipe), run).run(lockstep=False)
+    return compare(run.stacks("new_params"), replayed, poisoned={"params": 10})
 
 
 def text_of(entry: Entry, settings: Mapping[str, Any]) -> str:

@@ -27,7 +27,7 @@ class Dispatcher:
         self._pending: dict[cst.CSTNode, list[tuple[cst.CSTNode, cst.CSTNode]]] = {}
         self._all_rules = len(selected) == len(rules)
 
-    def rewritten(self) -> cst.Module:
+    def rewrite(self) -> cst.Module:
         """The module with every node as the rules make it."""
         return transform(self._context.analysis.module, self.leave, _not_an_import)
 

@@ -101,7 +101,7 @@ def _apply_rules(
         options = dataclasses.replace(options, rules=frozenset({"comments"}))
     context = Context(analysis, options, removed, answered)
     context.list_earlier()
-    updated = place(context, Dispatcher(context, rules).rewritten())
+    updated = place(context, Dispatcher(context, rules).rewrite())
     for rule in rules:
         handler = rule.handlers.get("rewrite_module")
         if handler is None or not options.selects(rule.name):

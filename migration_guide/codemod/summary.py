@@ -34,7 +34,7 @@ _LEGACY = (
 )
 
 _NEXT = "Next, check that the new optimizers take the same steps as the old ones"
-_COMPUTED = f" ({SOME_RATE} stands in for a learning rate that the program computes)"
+_COMPUTED = f" ({SOME_RATE} replaces a learning rate that the program computes)"
 _RESUMING = (
     "If it restores a checkpoint, also check that it continues as before: optax-bridge "
     "check-resume {checkpoint} --program {program}:{function} --old OLD_PROGRAM:{function}{rate}, "
@@ -56,7 +56,7 @@ def summary(report: Report, options: Options, written: bool = False) -> str:
         *_messages(report, written),
         *_checkpoints(report, options),
     ]
-    parts += _assumed(report)
+    parts += _assumptions(report)
     if report.refusals:
         parts.append("Unchanged:")
         parts += [f"  {result.path}: {result.refused}" for result in report.refusals]
@@ -120,7 +120,7 @@ def _checkpoints(report: Report, options: Options) -> Iterator[str]:
         yield "The program reads old checkpoints itself; to convert files anyway:"
     yield from (f"  {command}" for command in commands)
     if any(f"learning_rate={SOME_RATE}" in command for command in commands):
-        yield f"  Its learning rate does not matter: {SOME_RATE} stands in for a computed one."
+        yield f"  Its learning rate does not matter: {SOME_RATE} replaces a computed one."
     if any(command.endswith(f":{UNKNOWN_TEMPLATE}") for command in commands):
         yield f"  {FILL_IN}; if the program has none, add it."
     prefixes = {r.prefix for result in report.results for r in result.checkpoints if not r.format}
@@ -168,7 +168,7 @@ def _resuming(report: Report) -> Iterator[str]:
     )
 
 
-def _assumed(report: Report) -> list[str]:
+def _assumptions(report: Report) -> list[str]:
     """Returns notes on the assumptions of the result, and on definitions that stay legacy."""
     files = [short_path(result.path) for result in report.results if result.for_float32]
     names = ", ".join(files[:3]) + (f" and {len(files) - 3} more" if len(files) > 3 else "")
@@ -204,7 +204,7 @@ def as_json(report: Report, written: bool) -> dict[str, object]:
         "seconds": round(report.seconds, 3),
         "convert": convert_commands(report),
         "next": next_commands(report),
-        "notes": _assumed(report),
+        "notes": _assumptions(report),
         "files": [
             {
                 "path": str(result.path),

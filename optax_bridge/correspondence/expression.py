@@ -82,8 +82,8 @@ def _optimizer(node: ast.expr, text: str, table: Table) -> Described:
         others = [t for t in ORIGINS if name in entries_by_class(t)]
         # A name alone may be of any origin.
         tables = (table,) if others or _home(named, text) else (table, *ORIGINS)
-        if known := next((t for t in tables if name in t.without_entry), None):
-            raise ExpressionError(f"{known.origin}.{name}: {known.without_entry[name]}")
+        if owner := next((t for t in tables if name in t.without_entry), None):
+            raise ExpressionError(f"{owner.origin}.{name}: {owner.without_entry[name]}")
         is_meant = did_you_mean(name, classes) or "."
         if others:
             is_meant = f"; is {others[0].origin}.{name} meant?"

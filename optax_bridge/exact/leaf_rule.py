@@ -44,10 +44,10 @@ from optax_bridge.metadata.trees import (
 )
 
 # A learning rate (or another numeric hyper-parameter): a number, a schedule from the step count
-# (int32 scalar), or None, which means that every call gives it. Where a schedule or a call gives
-# `jnp.float32(...)` and the parameters are in half precision, the exact path yields parameters or
-# moments in float32, as flax.optim did; numbers of Python leave every dtype as it is.
-# A schedule is written out, as to mypy Optax has no types.
+# (int32 scalar), or None if every call passes it. If a schedule or a call gives `jnp.float32(...)`
+# and the parameters are in half precision, the exact path yields parameters or moments in float32,
+# as flax.optim did; Python numbers change no dtype. The type of a schedule is written out, since
+# Optax has no types for mypy.
 ScalarOrSchedule = float | jax.Array | Callable[[Any], Any]
 Powers = tuple[jax.Array, jax.Array]  # of both decays, see `decay_powers`
 
@@ -247,7 +247,7 @@ def resolve(hyper_params: HyperParams, count: jax.Array, overrides: HyperParams)
     for name, value in hyper_params.items():
         if name in overrides:
             setting, value = value, overrides[name]
-            # A setting that is no number in the constructor, `nesterov` say, is none here either.
+            # A flag in the constructor, such as `nesterov`, is a flag here too.
             is_number = setting is None or not is_no_number(setting)
             if is_number and is_no_number(value):
                 raise TypeError(

@@ -72,7 +72,7 @@ def adafactor(
 ) -> ExactTransformation:
     """Adafactor with every setting of the legacy one, and optional rules by axis.
 
-    By default the two longest axes of a parameter are factored, whatever they mean: for a kernel
+    By default the two longest axes of a parameter are factored, of any meaning: for a kernel
     scanned over 300 layers, that includes the layers. Rules give each axis a role; see
     `optax_bridge.Role` for examples. A box that carries roles (`optax_bridge.with_roles`) needs no
     rule, and a parameter with no rule, no names and no roles is factored by size.

@@ -232,11 +232,11 @@ class ModelSummaryAccumulator(BaseMetricCalculator):
         summaries = {"loss": loss, **prune_empty(dict(collection.summaries))}
         examples = max((len(x) for x in jax.tree.leaves(batch) if jnp.ndim(x)), default=1)
 
-        def weighted(leaf: Leaf) -> Leaf:
+        def weigh(leaf: Leaf) -> Leaf:
             is_scalar = not is_summary(leaf) and jnp.ndim(leaf) == 0
             return WeightedSummary(leaf, jnp.float32(examples)) if is_scalar else leaf
 
-        summaries = jax.tree.map(weighted, summaries, is_leaf=is_summary)
+        summaries = jax.tree.map(weigh, summaries, is_leaf=is_summary)
         return next_key, {"loss": loss, "aux": aux}, summaries
 
 

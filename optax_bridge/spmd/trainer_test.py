@@ -338,14 +338,14 @@ def test_profiles_cover_the_steps_asked_for(tmp_path, monkeypatch, steps, each):
 def test_an_input_that_begins_anew_is_said(tmp_path, caplog, before):
     one = functools.partial(config, tmp_path, mesh_shape=(1, 1))
     run(one(steps=1, save_input_iterator=before), devices=1)
-    assert "begins anew" not in caplog.text
+    assert "starts over" not in caplog.text
     for now in (True, False):
         caplog.clear()
         cfg = one(steps=2, save_input_iterator=now)
         trainer = cfg.instantiate(parent=None, devices=jax.devices()[:1])
         with trainer.mesh_scope(), contextlib.closing(trainer.summary_writer):
             assert trainer._prepare_training(KEY)
-        assert ("input begins anew" in caplog.text) is not (before and now)
+        assert ("input starts over" in caplog.text) is not (before and now)
 
 
 class Counted(ArrayBatches):
@@ -360,7 +360,9 @@ def test_only_a_missing_position_begins_anew(tmp_path):
         source=lambda: Counted(regression.samples(), global_batch_size=16)
     )
     run(cfg, devices=1)
-    with pytest.raises(ValueError, match=r"no position that ArrayBatches.*'count': 3.*begins anew"):
+    with pytest.raises(
+        ValueError, match=r"no position that ArrayBatches.*'count': 3.*start the input over"
+    ):
         run(one(), devices=1)
     cfg.input.source = slow_batches
     with pytest.raises(ValueError, match="iterator generator has no get_state and set_state"):

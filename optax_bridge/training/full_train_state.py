@@ -140,7 +140,7 @@ class FullTrainState(TrainState, kw_only=True):
 
     def _accumulate(self, grads: Updates, kwargs: dict[str, Extra]) -> Self:
         """Adds gradients up, and takes the step with their mean at the last call."""
-        replaced, extra = self._checked(grads, kwargs)
+        replaced, extra = self._split_arguments(grads, kwargs)
         grads = boxed_as(self.params, grads)  # with boxes where the parameters have them
         total = jax.tree.map(jnp.add, self.accumulated, grads)
 

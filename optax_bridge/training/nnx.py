@@ -144,21 +144,21 @@ def hand_off(
     new_names = with_renamed_parameters(
         state.params, state.opt_state, lambda path: tuple(rename("/".join(path)).split("/"))
     )
-    params = _moved(source, new_names, "params", leaves)
+    params = _move(source, new_names, "params", leaves)
     _check_numbers(state, leaves, params, allow_nan)
     treedef = jax.tree.structure(unboxed(target))
     nnx.update(model, treedef.unflatten([params[path] for path in leaves]))
     new = optimizer(model, state.tx, wrt=wrt)
     template = arrays(new.opt_state)
     flat = {key_names(path): leaf for path, leaf in leaves_with_path(unboxed(template))}
-    moved = _moved(source, new_names, "opt_state", flat)
+    moved = _move(source, new_names, "opt_state", flat)
     set_values(new.opt_state, jax.tree.structure(template).unflatten(moved.values()))
     set_values(new.step, jnp.asarray(state.step, jnp.uint32))
     remaining = hand_over_collections(state, model, rename, wrt, collections or {}, keep)
     remaining += hand_over_keys(state, model)
     average, decay = getattr(state, "ema_params", None), getattr(state, "ema_decay", None)
     if average is not None and decay is not None and isinstance(new, Optimizer):
-        averages = _moved(leaves_of_training(average, ()), new_names, "params", leaves)
+        averages = _move(leaves_of_training(average, ()), new_names, "params", leaves)
         new.keep_average(model, treedef.unflatten(averages.values()), decay)
     elif average is not None:
         remaining.append("ema_params")
@@ -166,7 +166,7 @@ def hand_off(
     return new
 
 
-def _moved(
+def _move(
     source: Mapping[Names, Leaf],
     new_names: Mapping[Names, Names],
     part: str,

@@ -99,7 +99,7 @@ class TrainState(train_state.TrainState):
         if misplaced or grads is NOT_GIVEN:
             method = f"{type(self).__name__}.apply_gradients"
             raise misplaced_gradients(method, bool(misplaced), kwargs)
-        replaced, extra = self._checked(grads, kwargs)
+        replaced, extra = self._split_arguments(grads, kwargs)
         own_grads, own_params = _part_for_tx(grads), _part_for_tx(self.params)
         tx = self._transformation(own_grads)
         params, opt_state = take_step(tx, own_grads, self.opt_state, own_params, **extra)
@@ -388,7 +388,7 @@ class TrainState(train_state.TrainState):
         """The one that takes these gradients, with boxes or without."""
         return boxes_handled(self.tx) if has_boxes((self.params, grads)) else self.tx
 
-    def _checked(
+    def _split_arguments(
         self, grads: Updates, arguments: Mapping[str, Extra]
     ) -> tuple[dict[str, Extra], dict[str, Extra]]:
         """The arguments of a step that replace fields, and those for the transformation."""

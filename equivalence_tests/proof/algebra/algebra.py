@@ -266,9 +266,9 @@ class Algebra(Powers):
         self, atom: Atom, args: tuple[Rat, ...], index: tuple[Index, ...] | None = None
     ) -> Rat:
         """The function that an atom is, of other arguments."""
-        known = _CONSTRUCTORS.get(atom.name if atom.kind == "function" else atom.kind)
-        if known is not None:
-            return known(self, *args, *[atom.order] * (atom.kind == "root"))
+        constructor = _CONSTRUCTORS.get(atom.name if atom.kind == "function" else atom.kind)
+        if constructor is not None:
+            return constructor(self, *args, *[atom.order] * (atom.kind == "root"))
 
         def call(args: Sequence[Rat]) -> Rat:
             place = atom.index if index is None else index

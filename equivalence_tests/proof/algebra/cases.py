@@ -75,22 +75,22 @@ class Cases:
     def _with_zero(self, value: Rat, region: Region, zero: fmpq_mpoly) -> tuple[Rat, Region]:
         """A value and what holds, where a polynomial is 0: without an atom that it determines."""
         algebra = self.algebra
-        kept = value, Region(region.rows, (*region.zeros, zero))
+        unchanged = value, Region(region.rows, (*region.zeros, zero))
         if algebra.is_special(value):  # 0 times what is not defined is not 0
-            return kept
+            return unchanged
         for gen, solution in self._solutions(zero):
             try:
                 rows = [*region.rows, *algebra.limits_of(gen)]
                 rows = tuple(self._put(row, gen, solution) for row in rows)
-                zeros = tuple(self._put((each, False), gen, solution)[0] for each in region.zeros)
+                zeros = tuple(self._put((poly, False), gen, solution)[0] for poly in region.zeros)
                 return algebra.substitute(value, gen, solution), Region(rows, zeros)
             except CapacityExceeded:
                 raise
             except Undecided:  # it divides by 0
                 continue
         if value.den.gcd(zero).is_constant():  # else it is a multiple that is divided by it
-            return algebra.make(value.num % zero, value.den), kept[1]
-        return kept
+            return algebra.make(value.num % zero, value.den), unchanged[1]
+        return unchanged
 
     def _solutions(self, zero: fmpq_mpoly) -> Iterator[tuple[int, Rat]]:
         """Atoms of which a polynomial that is 0 says what they are, each with that value."""
@@ -101,8 +101,8 @@ class Cases:
                 continue
             rest = rows.get(0, algebra.ctx.constant(0))
             value = Rat(-rest / rows[1].leading_coefficient(), algebra.one)
-            whole = algebra.is_integer(value) or not algebra.atoms[gen].integer
-            if whole and not algebra.occurs(gen, value):
+            is_allowed = algebra.is_integer(value) or not algebra.atoms[gen].integer
+            if is_allowed and not algebra.occurs(gen, value):
                 yield gen, value
 
     def _put(self, row: Inequality, gen: int, value: Rat) -> Inequality:

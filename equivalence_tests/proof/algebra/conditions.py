@@ -93,9 +93,9 @@ class Conditions(Signs):
             return value
         if (number := self.constant(value)) is not None:
             return self.number(number.floor())
-        whole = self._whole_part(value)
-        if not whole.num.is_zero():
-            return self.add(whole, self.floor(self.sub(value, whole)))
+        integer_part = self._whole_part(value)
+        if not integer_part.num.is_zero():
+            return self.add(integer_part, self.floor(self.sub(value, integer_part)))
         if self._lead(value.num) < 0:  # of x and -x one floor is enough
             other = self.neg(value)
             below = self._floor(other)
@@ -105,14 +105,14 @@ class Conditions(Signs):
 
     def _whole_part(self, value: Rat) -> Rat:
         """The terms of a sum that are whole numbers: `floor(x + n)` is `floor(x) + n`."""
-        whole = self.ctx.constant(0)
+        total = self.ctx.constant(0)
         terms = (value.num / value.den.leading_coefficient()).to_dict()
         for monomial, number in terms.items() if value.den.is_constant() else ():
             count = int(number) if any(monomial) else number.floor()
             part = self.ctx.from_dict({monomial: fmpq(count)})
             if self.is_integer(Rat(part, self.one)):
-                whole = whole + part
-        return Rat(whole, self.one)
+                total = total + part
+        return Rat(total, self.one)
 
     def is_integer(self, value: Rat) -> bool:
         """True if a value is known to be a whole number."""

@@ -105,10 +105,10 @@ class Signs(Quotients):
         signs: Mapping[int, bool] = {},
     ) -> bool:
         """True if inequalities and equations are seen not to hold together."""
-        table = self._solved(self._with_limits(rows, zeros, signs), zeros)
+        table = self._eliminate_equations(self._with_limits(rows, zeros, signs), zeros)
         if table is None:
             return True
-        terms = [self._rounded(*row) for row in table]
+        terms = [self._sharpen(*row) for row in table]
         monomials = {monomial for row, _ in terms for monomial in row if any(monomial)}
         for monomial in monomials:
             powers = [(gen, power) for gen, power in enumerate(monomial) if power]
@@ -137,7 +137,7 @@ class Signs(Quotients):
         """Inequalities of an atom and others, where one is the largest of many; of an algebra."""
         raise NotImplementedError
 
-    def _solved(
+    def _eliminate_equations(
         self, rows: list[Inequality], zeros: Sequence[fmpq_mpoly]
     ) -> list[Inequality] | None:
         """Inequalities in which equations are put in; None where these have no solution."""
@@ -149,13 +149,15 @@ class Signs(Quotients):
             terms, constant = self._in_whole_numbers(zero) or (zero.to_dict(), fmpq(0))
             if zero.is_constant() or constant.q > 1:
                 return None
-            nothing, ones = (0,) * self._capacity, [1, -1]
-            whole = self._in_whole_numbers(zero) is not None
+            one, ones = (0,) * self._capacity, [1, -1]
+            is_integral = self._in_whole_numbers(zero) is not None
             gen = next(
                 (
                     monomial.index(1)
                     for monomial, number in terms.items()
-                    if monomial != nothing and sum(monomial) == 1 and (number in ones or not whole)
+                    if monomial != one
+                    and sum(monomial) == 1
+                    and (number in ones or not is_integral)
                     if zero.degrees()[monomial.index(1)] == 1
                 ),
                 None,
@@ -210,7 +212,7 @@ class Signs(Quotients):
         scale = fmpq(below, math.gcd(*(int(number * below) for number in terms.values())))
         return {monomial: number * scale for monomial, number in terms.items()}, constant * scale
 
-    def _rounded(self, poly: fmpq_mpoly, strict: bool) -> tuple[Terms, bool]:
+    def _sharpen(self, poly: fmpq_mpoly, strict: bool) -> tuple[Terms, bool]:
         """An inequality, of whole numbers the sharpest: `2 * n > 3` is `n >= 2`."""
         parts = self._in_whole_numbers(poly)
         if parts is None:

@@ -131,17 +131,17 @@ def _pad(g: Builder, args: Args, params: Hashable, shape: Shape, dtype: DType) -
         return g.node("pad", args, params, shape, dtype)
     for axis, (low, high, _) in enumerate(config):
         parts = [
-            array if length is None else g.splat(value, _resized(array.shape, axis, length))
+            array if length is None else g.splat(value, _with_length(array.shape, axis, length))
             for length in (low, None, high)
             if length != 0
         ]
         if len(parts) > 1:
-            longer = _resized(array.shape, axis, low + array.shape[axis] + high)
+            longer = _with_length(array.shape, axis, low + array.shape[axis] + high)
             array = g.apply("concatenate", parts, (("dimension", axis),), longer, dtype)
     return array
 
 
-def _resized(shape: Shape, axis: int, length: int) -> Shape:
+def _with_length(shape: Shape, axis: int, length: int) -> Shape:
     return (*shape[:axis], length, *shape[axis + 1 :])
 
 

@@ -74,10 +74,12 @@ def step_numbers(sides: Sequence[Program]) -> list[int]:
     compared |= {float(jnp.iinfo(dtype).max) for dtype in dtypes}
     products = {a * b for a, b in itertools.combinations(sorted(compared), 2)} - compared
 
-    def reached(numbers: set[float], most: int) -> list[int]:
+    def reachable_steps(numbers: set[float], most: int) -> list[int]:
         return sorted(int(n) for n in numbers if STEPS < n <= _FARTHEST)[:most]
 
-    return sorted(reached(compared, _MOST_NUMBERS) + reached(products, _MOST_PRODUCTS))
+    return sorted(
+        reachable_steps(compared, _MOST_NUMBERS) + reachable_steps(products, _MOST_PRODUCTS)
+    )
 
 
 def other_settings(

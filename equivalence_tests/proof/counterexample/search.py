@@ -142,11 +142,11 @@ class Search:
             for run in long_runs(pair):
                 for first, last in steps:
                     run.advance(max(first - run.at, 0))
-                    if (example := self._around(run, last)) is not None:
+                    if (example := self._example_near(run, last)) is not None:
                         return example
         return None
 
-    def _around(self, run: LongRun, last: int) -> Counterexample | None:
+    def _example_near(self, run: LongRun, last: int) -> Counterexample | None:
         """The example of one step from where a run is, or until a last step; None if none is."""
         while run.at <= last and run.is_finite():
             for grads in map(self._in_range, probes(run.pair)):
@@ -205,13 +205,13 @@ class Search:
         # before it was cancelled, is no difference.
         little, both = 4 * self._precision, entries(exact)
         before = np.abs(np.concatenate([np.ravel(array) for array in params])).tolist()
-        apart = [
+        differing = [
             finite(a, b) and abs(a - b) > little * abs(a).max(abs(b)).max(size)
             for (a, b), size in zip(both, before, strict=True)
         ]
-        if any(apart):
+        if any(differing):
             ends = np.cumsum([array.size for array in params])
-            leaf = int(np.searchsorted(ends, apart.index(True), side="right"))
+            leaf = int(np.searchsorted(ends, differing.index(True), side="right"))
             values = [np.vectorize(float, otypes=[float])(arrays[leaf]) for arrays in exact]
             how = f"the programs for {self._kinds}, without rounding"
             example = self._example(params, grads, leaf, values, how)

@@ -72,13 +72,13 @@ def counter_of(world: World, side: Program, leaf: int) -> Counter | None:
         least = min(values)
         for sign in (1, -1):
             counter = Counter(values[0], sign, period, least)
-            if max(values) - least == period - 1 and values == _expected(counter, len(values)):
+            if max(values) - least == period - 1 and values == _counts(counter, len(values)):
                 return counter
     sign = values[1] - values[0]
-    ends = [end for end in _compared(world, after) if (end - values[0]) * sign > 0]
+    ends = [end for end in _compared_numbers(world, after) if (end - values[0]) * sign > 0]
     for end in sorted(ends, key=lambda end: abs(end - values[0])):
         counter = Counter(values[0], sign, end=end)
-        if values == _expected(counter, len(values)):
+        if values == _counts(counter, len(values)):
             return counter
     return None
 
@@ -93,11 +93,11 @@ def _values(world: World, before: Node, after: Node, value: Node) -> Iterator[in
         yield int(number)
 
 
-def _expected(counter: Counter, length: int) -> list[int]:
+def _counts(counter: Counter, length: int) -> list[int]:
     return [int(counter.of(jnp.int32(step))) for step in range(length)]
 
 
-def _compared(world: World, after: Node) -> Sequence[int]:
+def _compared_numbers(world: World, after: Node) -> Sequence[int]:
     """The numbers with which a step compares a counter."""
     args = [arg for node in cone(after) if node.op in _COMPARISONS for arg in node.args]
     numbers = [world.graph.scalar(arg) for arg in args if is_integer(arg.dtype)]

@@ -135,15 +135,15 @@ class Comparer:
 
     def _with_common(self, lhs: Node, rhs: Node, *, arrays: bool = False) -> Equality:
         """Compared with what both have in common as inputs."""
-        cones = [{node.id: node for node in cone(each)} for each in (lhs, rhs)]
+        cones = [{node.id: node for node in cone(root)} for root in (lhs, rhs)]
         inputs = {id for id, node in cones[0].items() if node.op in ("const", "splat", "leaf")}
         common = {id for id in cones[0] if id in cones[1]} - inputs
         if arrays:
             common = {id for id in common if cones[0][id].shape}
-            others = [node for each in cones for node in each.values() if node.id not in common]
+            others = [node for root in cones for node in root.values() if node.id not in common]
             common &= {arg.id for node in others for arg in node.args}
-            known = common | inputs
-            common = {id for id in common if not {arg.id for arg in cones[0][id].args} <= known}
+            available = common | inputs
+            common = {id for id in common if not {arg.id for arg in cones[0][id].args} <= available}
         return self._over_reals(lhs, rhs, _SMALL, common)
 
     def _by_parts(self, lhs: Node, rhs: Node, *, cut: bool = False) -> Equality | None:
@@ -188,7 +188,7 @@ class Comparer:
                 make = functools.partial(Algebra, capacity, work)
                 equality = self._in_algebra(lhs, rhs, algebra := make(), cut)
                 if equality.level is Level.REALS and not cut:
-                    equality = self._guarded(lhs, rhs, algebra, make) or equality
+                    equality = self._with_guards(lhs, rhs, algebra, make) or equality
                 return equality
             except CapacityExceeded as error:
                 stopped = str(error)
@@ -198,7 +198,7 @@ class Comparer:
                 return Equality(Level.UNKNOWN, stopped="the program is too deep", hard=True)
         return Equality(Level.UNKNOWN, stopped=stopped, hard=True)
 
-    def _guarded(
+    def _with_guards(
         self, lhs: Node, rhs: Node, algebra: Algebra, make: Callable[..., Algebra]
     ) -> Equality | None:
         """The equality without assumptions on denominators that the programs compare with 0."""

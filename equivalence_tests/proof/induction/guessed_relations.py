@@ -220,7 +220,7 @@ class Fits:
         dtype, shape = self._aval(slot).dtype, tuple(self._aval(slot).shape)
         fit = [at for at in sources if at[0] != slot[0] and self._aval(at).dtype == dtype]
         orders = itertools.permutations(range(len(shape))) if len(shape) <= _MOST_AXES else ()
-        for order, other in itertools.product([*orders][1:], fit):  # all but the order as it is
+        for order, other in itertools.product([*orders][1:], fit):  # all but the identity
             theirs = self._aval(other).shape
             if len(theirs) != len(shape) or tuple(theirs[axis] for axis in order) != shape:
                 continue

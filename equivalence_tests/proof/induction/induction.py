@@ -61,7 +61,7 @@ class Hints:
     """The kinds of relations to try, apart from equality of leaves."""
 
     derived: tuple[Derived, ...] = ()
-    given: bool = False
+    is_given: bool = False
     by_state: bool = False
     after_first: bool = False
 
@@ -72,7 +72,7 @@ def given_relation(relation: AnyJaxpr, sides: tuple[Program, Program]) -> Hints:
     sources = tuple((0, leaf) for leaf in range(len(left.paths)))
     leaves = range(len(right.paths))
     derived = [Derived((1, leaf), sources, "as given", relation, leaf) for leaf in leaves]
-    return Hints(tuple(derived), given=True)
+    return Hints(tuple(derived), is_given=True)
 
 
 def prove(
@@ -90,10 +90,10 @@ def may_help(world: World, sides: tuple[Program, Program], hints: Hints) -> bool
     first = [world.start(side)[0] for side in sides]
     if hints.after_first:
         grads = world.other_grads()
-        after = [world.step(*each, grads)[0] for each in zip(sides, first, strict=True)]
+        after = [world.step(*pair, grads)[0] for pair in zip(sides, first, strict=True)]
         counts = [node for state in after for node in state if is_wide(node.dtype)]
         return any((world.graph.scalar(node) or 0) > 0 for node in counts)
-    constant_leaves = [constants(world, *each) for each in zip(sides, first, strict=True)]
+    constant_leaves = [constants(world, *pair) for pair in zip(sides, first, strict=True)]
     return bool(hints.derived) or len(cycle(world, sides, first, constant_leaves)) > 1
 
 
@@ -123,8 +123,11 @@ class _Search:
         pairs = list(zip(sides, first, strict=True))
         self.constants = [constants(world, side, start) for side, start in pairs]
         self.general = [
-            [s if n is None else n for s, n in zip(world.symbols(side), known, strict=True)]
-            for side, known in zip(sides, self.constants, strict=True)
+            [
+                s if n is None else n
+                for s, n in zip(world.symbols(side), leaf_constants, strict=True)
+            ]
+            for side, leaf_constants in zip(sides, self.constants, strict=True)
         ]
         self.derived = {each.slot: each for each in hints.derived}
         self.cycle: list[dict[Slot, Node]] = [{}]
@@ -140,7 +143,7 @@ class _Search:
         ]
         nodes = [first[side][leaf] for side, leaf in self.slots]
         alone = [[number] for number in range(len(nodes))]
-        self.classes = alone if hints.given else list(groups(nodes, world.comparer, level))
+        self.classes = alone if hints.is_given else list(groups(nodes, world.comparer, level))
         self.names = [world.names(side) for side in sides]
         # In every relation a symbol is one leaf and those related to it: a fact about the symbol
         # (it is never negative) is a fact about that leaf.
@@ -270,8 +273,8 @@ class _Search:
         """The obligations of the relation."""
         moments: list[Moment] = [(_FIRST if self.before_first else "start", self.starts)]
         moments += [("step", steps) for steps in self.steps]
-        apart: list[Moment] = [("start", self.before_first)] if self.before_first else []
-        rows = [row for moment in (*moments, *apart) for row in self._of_params(moment)]
+        unrelated: list[Moment] = [("start", self.before_first)] if self.before_first else []
+        rows = [row for moment in (*moments, *unrelated) for row in self._of_params(moment)]
         relation: list[str] = ["from the first step on:"] * bool(self.before_first)
         for name, pair in self._relation():
             relation.append(name)
@@ -282,15 +285,15 @@ class _Search:
             relation.append(f"{', '.join(names)}: {len(self.cycle)} states, one after the other")
         by_bits = all(row.equality.level is Level.IDENTICAL for row in rows)
         counts = [] if by_bits else list(self._float_counts())
-        rows += [each for each in counts if isinstance(each, Obligation)]
-        assumed = [each for each in counts if isinstance(each, str)]
+        rows += [item for item in counts if isinstance(item, Obligation)]
+        assumed = [item for item in counts if isinstance(item, str)]
         assumed += [NO_OVERFLOW] * bool(self.least)
         return Induction(
             self.world,
             tuple(rows),
-            ("as given",) if self.hints.given else tuple(relation),
+            ("as given",) if self.hints.is_given else tuple(relation),
             tuple(assumed),
-            min((each for each in counts if isinstance(each, int)), default=None),
+            min((item for item in counts if isinstance(item, int)), default=None),
         )
 
     def _float_counts(self) -> Iterator[Obligation | int | str]:
@@ -340,7 +343,7 @@ class _Search:
                 yield name, functools.partial(_at, a, b)
         for (side, leaf), each in self.derived.items():
             text = each.text.format(*(self.names[s][i] for s, i in each.sources))
-            name = f"{self.names[side][leaf]}{', ' if self.hints.given else ' = '}{text}"
+            name = f"{self.names[side][leaf]}{', ' if self.hints.is_given else ' = '}{text}"
             yield name, functools.partial(self._both, each)
 
     def _both(self, derived: Derived, lhs: Leaves, rhs: Leaves) -> tuple[Node, Node]:

@@ -58,17 +58,17 @@ class Number:
         return arb(self.base) if self.order == 1 else arb(self.base).sqrt()
 
 
-def denoted(value: Array | np.generic) -> Number:
+def shortest_decimal(value: Array | np.generic) -> Number:
     """Returns the number that a constant denotes: the shortest decimal that rounds to it."""
-    return _denoted(value.dtype.type, float(value))
+    return _shortest_decimal(value.dtype.type, float(value))
 
 
 def _ball(kind: type[np.generic], number: float) -> arb:
-    return _denoted(kind, number).ball if np.isfinite(number) else arb(str(number))
+    return _shortest_decimal(kind, number).ball if np.isfinite(number) else arb(str(number))
 
 
 @functools.lru_cache(4096)
-def _denoted(kind: type[np.generic], number: float) -> Number:
+def _shortest_decimal(kind: type[np.generic], number: float) -> Number:
     value = np.asarray(number).astype(kind)
     with np.errstate(over="ignore"):
         texts = (f"{number:.{places}e}" for places in range(19))

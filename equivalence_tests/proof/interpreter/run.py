@@ -87,7 +87,7 @@ def _no_rule(eqn: JaxprEqn, args: Sequence[Array]) -> list[Array]:
     raise NoRule(f"primitive {eqn.primitive.name}")
 
 
-# What computes the primitives of balls that have no rule: the checker leaves it as it is.
+# Computes the primitives of balls that have no rule; the checker does not set it.
 unknown: contextvars.ContextVar[Callable[[JaxprEqn, Sequence[Array]], list[Array]]]
 unknown = contextvars.ContextVar("unknown", default=_no_rule)
 

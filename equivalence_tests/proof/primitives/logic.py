@@ -11,7 +11,7 @@ from equivalence_tests.proof.dtypes import (
     is_integer,
     represents_integers,
     represents_values,
-    wrapped,
+    wrap_integer,
 )
 from equivalence_tests.proof.errors import Undecided
 from equivalence_tests.proof.node import Node
@@ -248,7 +248,7 @@ def _wrapped_conversion(scalars: Scalars, node: Node, args: list[Rat]) -> Rat:
     def of(args: list[Rat]) -> Rat:
         number = scalars.algebra.constant(args[0])
         if number is not None:
-            return scalars.algebra.number(wrapped(int(number), node.dtype))
+            return scalars.algebra.number(wrap_integer(int(number), node.dtype))
         return uninterpreted_function("as", integer=True)(scalars, node, args)
 
     return scalars.algebra.case_split(args, of)

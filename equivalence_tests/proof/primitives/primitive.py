@@ -20,7 +20,7 @@ from equivalence_tests.proof.dtypes import (
     is_integer,
     is_unsigned,
     is_wide,
-    wrapped,
+    wrap_integer,
 )
 from equivalence_tests.proof.node import Node
 
@@ -99,7 +99,7 @@ class Scalars:
         def of(args: list[Rat]) -> Rat:
             number = algebra.constant(args[0])
             if number is not None:
-                return algebra.number(wrapped(int(number), dtype))
+                return algebra.number(wrap_integer(int(number), dtype))
             if is_wide(dtype) and self._fits(args[0], dtype):
                 algebra.assumptions[NO_OVERFLOW] = None
                 return args[0]

@@ -73,11 +73,11 @@ def _relation(
     relate: Relate | None,
 ) -> AnyJaxpr | None:
     """Returns the relation that is given or known of the states, as a program; else None."""
-    known = relate or _correspondence_of(pair, inputs, programs)
-    if known is None:
+    relation = relate or _correspondence_of(pair, inputs, programs)
+    if relation is None:
         return None
     try:
-        return trace_relation(known, pair[0], inputs, programs[1])
+        return trace_relation(relation, pair[0], inputs, programs[1])
     except ProofError:
         if relate is not None:
             raise

@@ -29,7 +29,7 @@ class Entries(Protocol):
 def dynamic_slice(reals: Entries, node: Node, index: tuple[Index, ...]) -> Rat | None:
     """An entry of `dynamic_slice`, of slices as long as an axis or of length 1; None of others."""
     arg, *starts = node.args
-    return _read(reals, arg, _moved(reals, arg.shape, node.shape, starts), index)
+    return _read(reals, arg, _slice_positions(reals, arg.shape, node.shape, starts), index)
 
 
 def gather(reals: Entries, node: Node, index: tuple[Index, ...]) -> Rat | None:
@@ -38,21 +38,23 @@ def gather(reals: Entries, node: Node, index: tuple[Index, ...]) -> Rat | None:
     settings = node.settings
     dims = jax.lax.GatherDimensionNumbers(*settings["dimension_numbers"])
     axes, sizes = tuple(dims.start_index_map), settings["slice_sizes"]
-    whole = [size if axis not in axes else 1 for axis, size in enumerate(arg.shape)]
+    expected_sizes = [size if axis not in axes else 1 for axis, size in enumerate(arg.shape)]
     if len(numbers.shape) != 1 or tuple(dims.collapsed_slice_dims) != tuple(sorted(axes)):
         return None
-    if list(sizes) != whole or settings["mode"] != _CLIP:
+    if list(sizes) != expected_sizes or settings["mode"] != _CLIP:
         return None
-    found = _numbers(reals, numbers, axes)
+    positions = _numbers(reals, numbers, axes)
     rest = iter(index)
     places = tuple(0 if axis in axes else next(rest) for axis in range(len(arg.shape)))
-    return _read(reals, arg, {a: _clamped(reals, found[a], arg.shape[a] - 1) for a in axes}, places)
+    return _read(
+        reals, arg, {a: _clamp(reals, positions[a], arg.shape[a] - 1) for a in axes}, places
+    )
 
 
 def dynamic_update_slice(reals: Entries, node: Node, index: tuple[Index, ...]) -> Rat | None:
     """An entry of `dynamic_update_slice`, likewise."""
     arg, update, *starts = node.args
-    positions = _moved(reals, arg.shape, update.shape, starts)
+    positions = _slice_positions(reals, arg.shape, update.shape, starts)
     if positions is None:
         return None
     here = reals.entry(update, tuple(0 if a in positions else i for a, i in enumerate(index)))
@@ -97,7 +99,7 @@ def _numbers(reals: Entries, numbers: Node, axes: Sequence[int]) -> dict[int, Ra
     return {axis: reals.entry(numbers, (number,)) for number, axis in enumerate(axes)}
 
 
-def _moved(
+def _slice_positions(
     reals: Entries, shape: Sequence[int], sizes: Sequence[int], starts: Sequence[Node]
 ) -> Positions | None:
     """The positions along axes of which a slice has one; None where it has more, but not all."""
@@ -107,11 +109,11 @@ def _moved(
             continue  # the start is moved to 0
         if size != 1:
             return None
-        positions[axis] = _clamped(reals, reals.entry(start, ()), length - 1)
+        positions[axis] = _clamp(reals, reals.entry(start, ()), length - 1)
     return positions
 
 
-def _clamped(reals: Entries, number: Rat, most: int) -> Rat:
+def _clamp(reals: Entries, number: Rat, most: int) -> Rat:
     """A position that is moved to the nearest that there is."""
     algebra = reals.algebra
     return algebra.least(algebra.greatest(number, algebra.number(0)), algebra.number(most))

@@ -24,7 +24,7 @@ from equivalence_tests.proof.dtypes import (
     is_unsigned,
 )
 from equivalence_tests.proof.errors import Undecided
-from equivalence_tests.proof.interpreter.balls import denoted
+from equivalence_tests.proof.interpreter.balls import shortest_decimal
 from equivalence_tests.proof.node import UNKNOWN
 from equivalence_tests.proof.primitives.primitive import Scalars
 from equivalence_tests.proof.reals import positions
@@ -111,7 +111,7 @@ class Reals:
         if not np.isfinite(value):
             name = "NaN" if np.isnan(value) else "infinity"
             return self.algebra.special(f"{'-' if value < 0 else ''}{name}")
-        number = denoted(value)
+        number = shortest_decimal(value)
         base = self.algebra.number(number.base)
         read = (int(number.base.p) / int(number.base.q)) ** (1 / number.order)
         if value.dtype.type(read) != value:

@@ -15,7 +15,7 @@ from migration_guide.codemod.inference.kinds import NOTHING, Kind, join_kinds
 # A variable by its scope and name, a field by its name, a function's result by the function's `id`.
 Cell = tuple[int, str] | str | int
 AnyCell = TypeVar("AnyCell", tuple[int, str], str, int)
-_ALL = ""  # stands for every cell
+_ALL = ""  # means every cell
 _UNFINISHED = -1  # read by an expression that contains itself, which adds nothing
 
 
@@ -28,7 +28,7 @@ class Cells:
         self.results: dict[int, Kind] = {}
         self._changed: set[Cell] = set()
         self._reads: set[Cell] = set()
-        # By `id`: LibCST's nodes hash in Python. The node stands beside its kind, to stay alive.
+        # By `id`: LibCST's nodes hash in Python. The entry holds the node to keep it alive.
         self._expressions: dict[int, tuple[Kind, cst.CSTNode, set[Cell]]] = {}
 
     @property
@@ -55,20 +55,20 @@ class Cells:
 
     def of(self, node: cst.CSTNode, compute: Callable[[cst.CSTNode], Kind]) -> Kind:
         """Returns the kind of an expression, computed if it has to be."""
-        known = self._expressions.get(id(node))
-        if known is None:
+        entry = self._expressions.get(id(node))
+        if entry is None:
             outer, self._reads = self._reads, set()
             self._expressions[id(node)] = NOTHING, node, {_UNFINISHED}
-            known = self._expressions[id(node)] = compute(node), node, self._reads
+            entry = self._expressions[id(node)] = compute(node), node, self._reads
             self._reads = outer
-        self._reads |= known[2]
-        return known[0]
+        self._reads |= entry[2]
+        return entry[0]
 
     def forget_changed(self) -> None:
         """Forgets the expressions that read a changed cell."""
         changed = self._changed | {_UNFINISHED}
-        known = {} if _ALL in changed else self._expressions
+        entries = {} if _ALL in changed else self._expressions
         self._expressions = {
-            number: entry for number, entry in known.items() if entry[2].isdisjoint(changed)
+            number: entry for number, entry in entries.items() if entry[2].isdisjoint(changed)
         }
         self._changed = set()

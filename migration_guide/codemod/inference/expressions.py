@@ -152,7 +152,7 @@ class Expressions(abc.ABC):
         self, node: cst.ClassDef, is_one: Callable[[cst.BaseExpression, str], bool]
     ) -> bool:
         """True if some base of a class is one, by the expression and its imported name."""
-        for base in (value for arg in node.bases for value in self.aliased(arg.value)):
+        for base in (value for arg in node.bases for value in self.aliases(arg.value)):
             if is_one(base, self.names.of(base) or ""):
                 return True
             if isinstance(base, cst.Name):
@@ -164,7 +164,7 @@ class Expressions(abc.ABC):
                     return True
         return False
 
-    def aliased(self, node: cst.BaseExpression) -> list[cst.BaseExpression]:
+    def aliases(self, node: cst.BaseExpression) -> list[cst.BaseExpression]:
         """An expression, and the values of the variable or class attribute that it is."""
         values: list[cst.BaseExpression] = []
         waiting = [node]
@@ -186,7 +186,7 @@ class Expressions(abc.ABC):
     def bases(self) -> frozenset[cst.BaseExpression]:
         """The expressions that classes derive from, those behind an alias included."""
         args = (arg for c in self.facts.classes for arg in c.bases)
-        return frozenset(value for arg in args for value in self.aliased(arg.value))
+        return frozenset(value for arg in args for value in self.aliases(arg.value))
 
     def is_own_definition(self, name: str) -> bool:
         """True if an imported name is a definition class of another file of the project."""

@@ -100,7 +100,7 @@ def _programs(sources: Mapping[Path, str]) -> list[frozenset[Path]]:
         parts = path.parts[:-1] if path.stem == "__init__" else (*path.parts[:-1], path.stem)
         for start in range(len(parts)):
             homes.setdefault(".".join(parts[start:]), set()).add(path)
-    direct = {path: _imported(path, text, homes) for path, text in sources.items()}
+    direct = {path: _imported_files(path, text, homes) for path, text in sources.items()}
     programs: list[frozenset[Path]] = []
     for path in sources:
         program, waiting = set[Path](), {path}
@@ -111,7 +111,7 @@ def _programs(sources: Mapping[Path, str]) -> list[frozenset[Path]]:
     return programs
 
 
-def _imported(path: Path, text: str, homes: Mapping[str, set[Path]]) -> set[Path]:
+def _imported_files(path: Path, text: str, homes: Mapping[str, set[Path]]) -> set[Path]:
     imported: set[Path] = set()
     for home, names in _IMPORT.findall(text):
         dots = len(home) - len(home.lstrip("."))

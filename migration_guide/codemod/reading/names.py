@@ -96,10 +96,10 @@ class Names:
 
     def of(self, node: cst.CSTNode) -> str | None:
         """The canonical dotted name that a name or a chain of attributes was imported as."""
-        known = self._found.get(id(node))
-        if known is None:
-            known = self._found[id(node)] = self._resolve(node), node
-        return known[0]
+        entry = self._found.get(id(node))
+        if entry is None:
+            entry = self._found[id(node)] = self._resolve(node), node
+        return entry[0]
 
     def entry(self, node: cst.CSTNode) -> Entry | None:
         """The entry of the legacy optimizer class that an expression names."""

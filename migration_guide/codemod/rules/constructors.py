@@ -10,10 +10,10 @@ After:
     definition = optax.adamw(1e-3, weight_decay=wd)
     definition = optax_bridge.momentum(decay=0.9)
 
-The recipe is the one that `optax-bridge check` proves: public Optax where that is identical or
-differs in rounding alone in all dtypes that the program's parameters may have, else (and with
-`--recipe exact`, where steps override hyper-parameters, and beside an optimizer that magnifies the
-rounding of the one within it) this project's transformation in legacy arithmetic.
+The recipe is the one that `optax-bridge check` tests: public Optax where that is identical or
+differs by rounding alone in all dtypes that the program's parameters may have, else (and with
+`--recipe exact`, where steps override hyper-parameters, and inside an optimizer that magnifies the
+rounding of an inner one) this project's transformation in legacy arithmetic.
 """
 
 import libcst as cst

@@ -303,7 +303,7 @@ def _sequences(context: Context) -> frozenset[cst.CSTNode]:
         value
         for node in sequences
         if context.is_hyper_params(node)
-        for value in (node, *_assigned(context, node))
+        for value in (node, *_assigned_values(context, node))
     )
 
 
@@ -313,10 +313,10 @@ def _singles(context: Context) -> frozenset[cst.CSTNode]:
         value
         for node in context.analysis.facts.attributes
         if node.attr.value not in ADD
-        for value in _assigned(context, node.value)
+        for value in _assigned_values(context, node.value)
     )
 
 
-def _assigned(context: Context, node: cst.CSTNode) -> list[cst.BaseExpression]:
+def _assigned_values(context: Context, node: cst.CSTNode) -> list[cst.BaseExpression]:
     """The values of a variable; none of anything else."""
     return context.analysis.assigned_to(node) if isinstance(node, cst.Name) else []

@@ -54,7 +54,7 @@ def _index(
     context: Context, original: cst.BaseExpression, index: cst.BaseExpression
 ) -> cst.BaseExpression:
     """An index; a list, which `x.at` refuses, as the array or the tuple that it stood for."""
-    values = context.analysis.aliased(original)
+    values = context.analysis.aliases(original)
     lists = [v for v in values if isinstance(v, cst.List | cst.ListComp) or _is_list_call(v)]
     if not lists:
         return index

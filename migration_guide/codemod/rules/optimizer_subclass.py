@@ -55,7 +55,7 @@ def rewrite_class(context: Context, original: cst.ClassDef, _: cst.ClassDef) -> 
     if context.options.optax_alone and original in context.analysis.legacy_classes:
         context.remark(original, "stays on legacy_optim: Optax has no classes to derive from")
     for base in original.bases:
-        values = context.analysis.aliased(base.value)
+        values = context.analysis.aliases(base.value)
         if any(context.name(value) == f"{OPTIM}.Optimizer" for value in values):
             context.by_hand(
                 original, "a subclass of Optimizer: derive it from optax_bridge.TrainState"

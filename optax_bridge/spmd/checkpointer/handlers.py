@@ -1,4 +1,4 @@
-"""Handlers of Orbax beside that of arrays: positions of iterators, checksums of all files."""
+"""Orbax handlers for positions of iterators and checksums of all files."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -54,8 +54,8 @@ class IteratorHandler(ocp.CheckpointHandler):
 
     def restore(self, directory: epath.Path, args: "RestoreIterators") -> None:
         """Sets the states of the iterators."""
-        there = sorted(entry.name for entry in directory.iterdir() if entry.is_dir())
-        as_many = len(there) == jax.process_count()
+        folders = sorted(entry.name for entry in directory.iterdir() if entry.is_dir())
+        as_many = len(folders) == jax.process_count()
         for path, iterator in args.iterators.items():
             for_all = getattr(iterator, "state_of_all_processes", False)
             index = 0 if for_all and not as_many else jax.process_index()
@@ -63,16 +63,16 @@ class IteratorHandler(ocp.CheckpointHandler):
             if not file.exists() or not (as_many or for_all):
                 raise ValueError(
                     f"{file}: a state of the iterator from {jax.process_count()} processes "
-                    f"expected, found {there}. It was saved by another number of processes: take "
-                    "that number, or set save_input_iterator=False, and the input begins anew."
+                    f"expected, found {folders}. It was saved by another number of processes: use "
+                    "that number, or set save_input_iterator=False to start the input over."
                 )
             try:
                 iterator.set_state(msgpack.unpackb(file.read_bytes(), strict_map_key=False))
             except Exception as error:  # of an iterator of the program's
                 raise ValueError(
-                    f"{file}: no position that {type(iterator).__name__} can go on from: "
-                    f"{type(error).__name__}: {error}. Take the input that it was saved with, or "
-                    "set save_input_iterator=False, and the input begins anew."
+                    f"{file}: no position that {type(iterator).__name__} can continue from: "
+                    f"{type(error).__name__}: {error}. Use the input that it was saved with, or "
+                    "set save_input_iterator=False to start the input over."
                 ) from error
 
 

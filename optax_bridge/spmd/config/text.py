@@ -366,5 +366,5 @@ def _import(name: str, path: list[Step]) -> Any:
     except (ImportError, AttributeError, ValueError) as error:
         raise ValueError(
             f"{key_text(path)}: there is no {name!r} to import ({error}). A class or function "
-            "inside another one has no name of its own: pass a config that has it, `like=`."
+            "inside another one cannot be imported: pass a config that has it, `like=`."
         ) from None

@@ -159,7 +159,7 @@ def climbs(tx: PartitionedGradientTransformation, specs: PyTree) -> bool:
     try:
         changes, _ = take_step(grads, tx.init(params), params)
         signs = [float(change.sum()) for change in jax.tree.leaves(changes)]
-    except Exception:  # whatever a user's function raises of these shapes
+    except Exception:  # any error of a user's function on these shapes
         return False
     return min(signs, default=0.0) >= 0 < max(signs, default=0.0)
 

@@ -269,7 +269,7 @@ class BaseTrainer(Module):
                 step, state = self._restore(restore_step, with_input=with_input)
             except MissingPositionError as error:
                 step, state = self._restore(restore_step, with_input=False)
-                _log.warning("%s: the input begins anew", error)
+                _log.warning("%s: the input starts over", error)
             if step is None:
                 return None
             state.pop("input_iter", None)
@@ -303,7 +303,7 @@ class BaseTrainer(Module):
             raise ValueError(
                 f"{self.path()}: save_input_iterator, but the input's iterator "
                 f"{type(iterator).__name__} has no get_state and set_state. Give it both, or set "
-                "save_input_iterator=False: a resumed run then begins the input anew."
+                "save_input_iterator=False: a resumed run then starts the input over."
             )
         return iterator
 

@@ -108,18 +108,18 @@ def plan_of(
 ) -> Plan:
     """Returns the plan from a checkpoint to a trainer's state, without the fresh leaves."""
 
-    def begins_anew(where: Names) -> bool:
-        return where == ("prng_key",) or any(
-            re.fullmatch(pattern, "/".join(where)) for pattern in new
+    def is_new(names: Names) -> bool:
+        return names == ("prng_key",) or any(
+            re.fullmatch(pattern, "/".join(names)) for pattern in new
         )
 
     items = (
         item
         for item in rename_items(leaves, expected, names)
-        if not (isinstance(item, Unpaired) and item.side is Side.MISSING and begins_anew(item.path))
+        if not (isinstance(item, Unpaired) and item.side is Side.MISSING and is_new(item.path))
     )
     return Plan(
-        path, tuple(items), "Give `below=` if the model has its parameters deeper, the optimizer "
-        "that the checkpoint was written with to the learner, and in `new=` what is to begin anew.",
+        path, tuple(items), "Pass `below=` if the model has its parameters deeper, give the learner"
+        " the optimizer of the checkpoint, and list in `new=` the leaves that are new.",
         "the state of this model and learner", if_missing="",
     )  # fmt: skip

@@ -238,7 +238,7 @@ class SpmdTrainer(BaseTrainer):
             self._loop().at_first_step()
         elif is_to_go_on and not self._config.save_input_iterator:
             _log.warning(
-                "resumed at step %d, and the input begins anew: save_input_iterator is False", step
+                "resumed at step %d, and the input starts over: save_input_iterator is False", step
             )
         return is_to_go_on
 

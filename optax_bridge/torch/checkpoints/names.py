@@ -42,11 +42,11 @@ class Rule:
     rearrangement: Rearrangement | None
 
     def layouts(self) -> dict[Names, Rearrangement | None]:
-        """How each array lies that is made of the tensor, by its path."""
+        """The layouts of the arrays made from the tensor, by path."""
         if len(self.paths) == 1:
             return {self.paths[0]: self.rearrangement}
-        whole = self.rearrangement or Rearrangement((), (), {})
-        return {path: replace(whole, index=index) for index, path in enumerate(self.paths)}
+        rearrangement = self.rearrangement or Rearrangement((), (), {})
+        return {path: replace(rearrangement, index=index) for index, path in enumerate(self.paths)}
 
     def requirement(self, shape: Sequence[int]) -> str:
         """The requirement of the rule that a tensor of this shape does not meet; "" if it does."""

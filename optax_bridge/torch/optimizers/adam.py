@@ -161,11 +161,11 @@ class AdamW(_Settings):
 adamw = transformation(AdamW)
 
 
-def _decoupled(scale: str) -> Call:
+def _decoupled_recipe(scale: str) -> Call:
     return call("optax.chain", call(scale, **_MOMENTS), DECAY, RATE)
 
 
-_AMSGRADW = _decoupled("optax.scale_by_amsgrad")
+_AMSGRADW = _decoupled_recipe("optax.scale_by_amsgrad")
 
 _ADAMW_ENTRY = torch_entry(
     AdamW,
@@ -363,7 +363,7 @@ class RAdam(_Settings):
 radam = transformation(RAdam)
 
 _RADAM = call("optax.radam", learning_rate=s("lr"), **_MOMENTS)
-_RADAMW = _decoupled("optax.scale_by_radam")
+_RADAMW = _decoupled_recipe("optax.scale_by_radam")
 _RECTIFIED = up_to_rounding(64, "PyTorch computes the rectification in float64")
 _EPS_BEFORE = different(
     "PyTorch adds eps before the bias correction of the second moment, Optax after it: eps is 13 "

@@ -47,7 +47,7 @@ def _():
 
 @pair("draws by a key that is kept or made")
 def _():
-    kept = jax.random.key(0)
+    constant = jax.random.key(0)
 
     def noisy(key):
         def draw(t, g, p):
@@ -55,7 +55,7 @@ def _():
 
         return rule(draw)
 
-    return noisy(lambda: kept), noisy(lambda: jax.random.PRNGKey(0))
+    return noisy(lambda: constant), noisy(lambda: jax.random.PRNGKey(0))
 
 
 @pair("sum of products by einsum")
