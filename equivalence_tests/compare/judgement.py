@@ -45,16 +45,16 @@ class Judgement:
     @property
     def nature(self) -> Nature:
         """Rounding or another algorithm."""
-        here, wide = self.comparison, self.wide
-        if here.identical:
+        narrow, wide = self.comparison, self.wide
+        if narrow.identical:
             return Nature.NONE
         if wide is None:
-            return _by_growth(here)
+            return _by_growth(narrow)
         if not math.isfinite(wide.relative):
             return Nature.ALGORITHM
-        shrank = wide.relative <= here.relative * _HALFWAY and math.isfinite(here.relative)
+        shrank = wide.relative <= narrow.relative * _HALFWAY and math.isfinite(narrow.relative)
         # Where the difference is rounding of a few units, it may be a few units in float64 too.
-        is_few = wide.ulp <= here.allowed_ulp(self.few)
+        is_few = wide.ulp <= narrow.allowed_ulp(self.few)
         return Nature.ROUNDING if shrank or is_few else Nature.ALGORITHM
 
     @property
@@ -71,20 +71,20 @@ class Judgement:
             return "identical at every step"
         above = NOTICEABLE if self.bound is None else self.bound
         is_different = self.verdict is Verdict.DIFFERENT
-        here = self.comparison
-        usual, poison = (
-            extent_before_poison(here, above if is_different else 0.0),
-            extent_after_poison(here),
-        )
+        narrow = self.comparison
+        usual = extent_before_poison(narrow, above if is_different else 0.0)
+        poison = extent_after_poison(narrow)
         if usual is None and poison is None:
             return f"{self.verdict.value}: the signs of zeros"
         is_small = (
-            usual is not None and usual.ulp <= here.allowed_ulp(above) and usual.relative <= VISIBLE
+            usual is not None
+            and usual.ulp <= narrow.allowed_ulp(above)
+            and usual.relative <= VISIBLE
         )
         if is_small and is_different and self.wide is not None:
             is_small = self._is_rounding_before_poison(above)
             if not is_small:  # another algorithm from where it begins, however little that is
-                usual = extent_before_poison(here, _ANY)
+                usual = extent_before_poison(narrow, _ANY)
         if poison is None or (usual is not None and not (is_different and is_small)):
             assert usual is not None
             return f"{self.verdict.value}: {usual.place}"
@@ -112,7 +112,7 @@ class Judgement:
         if wide is None:
             why = self.about_wide or "there is no float64 run"
             return f"{nature.value}, judged by growth alone: {why}"
-        here = self.comparison
+        narrow = self.comparison
         if (
             nature is Nature.ALGORITHM
             and extent_after_poison(wide) is not None
@@ -120,12 +120,12 @@ class Judgement:
         ):
             return (
                 f"{nature.value}, decided in float64, in how they handle {_POISON}; before it at "
-                f"most rounding, {_relative(here, 0.0):.2g} of the scale, in float64 "
+                f"most rounding, {_relative(narrow, 0.0):.2g} of the scale, in float64 "
                 f"{_relative(wide, 0.0):.2g}{remark}"
             )
         constant = ", as little as an epsilon makes, or a constant that one side holds in float32"
         return (
-            f"{nature.value}, decided in float64: {_relative(here, here.relative):.2g} of the "
+            f"{nature.value}, decided in float64: {_relative(narrow, narrow.relative):.2g} of the "
             f"scale, in float64 {_relative(wide, wide.relative):.2g}"
             f"{constant if self.is_of_a_constant else ''}{remark}"
         )

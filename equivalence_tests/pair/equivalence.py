@@ -105,37 +105,37 @@ _SEEN, _SMALLER = 0.2, 2.0**-8
 def _report(setup: Setup, params: Params, bound: float, decide: bool) -> Report:
     """Returns the report of the runs, and of those in float64 where these decide."""
     poisoned = setup.steps_with_poison(params)
-    here, started = compare_sides(setup, params, poisoned), ""
-    at_rest = here.at_rest
-    if here.moved < _SEEN and here.both.within(bound) is not Verdict.DIFFERENT:
+    narrow, started = compare_sides(setup, params, poisoned), ""
+    at_rest = narrow.at_rest
+    if narrow.moved < _SEEN and narrow.both.within(bound) is not Verdict.DIFFERENT:
         smaller = jax.tree.map(lambda leaf: leaf * leaf.dtype.type(_SMALLER), params)
         again = compare_sides(setup, smaller, poisoned)
         at_rest &= again.at_rest
         started = f"parameters / {1 / _SMALLER:.0f}, as those given hardly move"
         if not again.both.identical:
-            here, params = again, smaller
+            narrow, params = again, smaller
     # States that are linearly related are no difference of the trainings.
-    related = any(not each.is_equal(path) for path, each in here.relations.items())
-    there, why = None, ""
-    if decide and not (here.parameters if related else here.both).identical:
-        there, why = compare_in_float64(setup, params, poisoned)
+    related = any(not relation.is_equal(path) for path, relation in narrow.relations.items())
+    wide, why = None, ""
+    if decide and not (narrow.parameters if related else narrow.both).identical:
+        wide, why = compare_in_float64(setup, params, poisoned)
     return Report(
         names=setup.names,
         sources=(setup.sides[0].source, setup.sides[1].source),
         kinds=(setup.sides[0].name, setup.sides[1].name),
         steps=setup.steps,
         bound=bound,
-        comparison=here.both,
-        state_compared=here.state_compared,
-        wide=there and (there.parameters if related else there.both),
+        comparison=narrow.both,
+        state_compared=narrow.state_compared,
+        wide=wide and (wide.parameters if related else wide.both),
         about_wide=why,
         closed_loop=setup.closed_loop,
         started=started,
         at_rest=tuple(path for path in signature(params, "params") if path in at_rest),
-        finite=here.finite if here.finite < min([setup.steps, *poisoned.values()]) else None,
-        parameters=here.parameters,
-        parameters_wide=there and there.parameters,
-        relations=here.relations if related else {},
+        finite=narrow.finite if narrow.finite < min([setup.steps, *poisoned.values()]) else None,
+        parameters=narrow.parameters,
+        parameters_wide=wide and wide.parameters,
+        relations=narrow.relations if related else {},
         signature=signature(params, "params"),
     )
 

@@ -75,9 +75,9 @@ def explanation(
     """Returns settings of one side with which the difference is gone; None if none is found."""
     for fixed, varied in ((left, right), (right, left)):
 
-        def judge(other: SideLike, is_short: bool, fixed: Settings = fixed) -> Verdict:
+        def judge(changed: SideLike, is_short: bool, fixed: Settings = fixed) -> Verdict:
             options = {"steps": few, "decide": False} if is_short else {}
-            return compare(fixed.build(), other, **options).verdict
+            return compare(fixed.build(), changed, **options).verdict
 
         if explained := search(_readable(fixed), varied, judge, tries):
             return explained
@@ -90,8 +90,8 @@ def of_objects(
     """Returns the explanation of the difference between the two sides of `check_equivalence`."""
     names = options.get("names", ("left", "right"))
 
-    def compare(one: SideLike, other: SideLike, **few: Any) -> Report:
-        return check_equivalence(one, other, params, **{**options, **few})
+    def compare(left: SideLike, right: SideLike, **few: Any) -> Report:
+        return check_equivalence(left, right, params, **{**options, **few})
 
     sides = [ObjectSide(*one) for one in zip(names, (left, right), strict=True)]
     return explanation(sides[0], sides[1], compare, min(FEW, steps), TRIES // 2)
@@ -115,11 +115,11 @@ def search(fixed: Settings, varied: Settings, judge: Judge, tries: int) -> Expla
     for some in itertools.islice(_combinations(changes), tries):
         if verdict := _verdict_with(varied, some, judge):
             needed = list(some)
-            for one in some:  # what was carried along needlessly
-                fewer = [other for other in needed if other is not one]
+            for change in some:  # drops what is not needed
+                fewer = [needed_change for needed_change in needed if needed_change is not change]
                 if fewer and (without := _verdict_with(varied, fewer, judge)):
                     needed, verdict = fewer, without
-            reasons = {str(one): one.why for one in needed}
+            reasons = {str(change): change.why for change in needed}
             return Explanation(_call_text(varied, needed), reasons, verdict)
     return None
 
@@ -179,9 +179,9 @@ def _kwargs(changes: Sequence[_Change]) -> dict[str, object]:
 
 def _combinations(changes: Sequence[_Change]) -> Iterator[list[_Change]]:
     """Yields single settings, then all that is carried over with few of the others, then pairs."""
-    yield from ([one] for one in changes)
-    carried = [one for one in changes if one.why.startswith("as ")]
-    others = [one for one in changes if one not in carried]
+    yield from ([change] for change in changes)
+    carried = [change for change in changes if change.why.startswith("as ")]
+    others = [change for change in changes if change not in carried]
     for number in (0, 1, 2):
         for some in itertools.combinations(others, number):
             if len(carried) + number > 1 and (carried or number < 2) and _fit([*carried, *some]):
@@ -199,17 +199,17 @@ def _changes(fixed: Settings, varied: Settings) -> Iterator[_Change]:
     other_settings, settings = _flat(fixed.parameters), varied.parameters
     takes = varied.takes
     for names in ALIKE:
-        there = next((name for name in names if name in other_settings), None)
-        here = next((name for name in names if _root(name) in takes), None)
-        other = None if there is None else other_settings[there]
-        if here is None or not isinstance(other, int | float):
+        other_name = next((name for name in names if name in other_settings), None)
+        name = next((name for name in names if _root(name) in takes), None)
+        other_value = None if other_name is None else other_settings[other_name]
+        if name is None or not isinstance(other_value, int | float):
             continue
-        before, value = _flat(settings).get(here), other
-        if isinstance(before, float) and before < 0 <= value:
+        old, value = _flat(settings).get(name), other_value
+        if isinstance(old, float) and old < 0 <= value:
             value = -value  # a rate that has the sign of the step
-        if (0 if before is None else before) != value:  # None and 0 both mean no momentum
-            why = f"as {there}={other!r} of {fixed.name}"
-            yield _Change(why, {_root(here): _with(settings, here, value)})
+        if (0 if old is None else old) != value:  # None and 0 both mean no momentum
+            why = f"as {other_name}={other_value!r} of {fixed.name}"
+            yield _Change(why, {_root(name): _with(settings, name, value)})
     decay = next((name for name in WEIGHT_DECAYS if settings.get(name)), None)
     if decay is not None and not any(name in other_settings for name in WEIGHT_DECAYS):
         yield _Change(f"as {fixed.name} has none", {decay: 0.0})
@@ -220,9 +220,10 @@ def _changes(fixed: Settings, varied: Settings) -> Iterator[_Change]:
     eps = next((name for name in ("eps", "epsilon") if name in settings), None)
     if "eps_root" in takes and eps is not None:
         yield _Change("inside the root", {"eps_root": settings[eps], eps: 0.0})
-        there = next((other_settings[n] for n in ("eps", "epsilon") if other_settings.get(n)), None)
-        if there is not None and settings.get("eps_root"):
-            yield _Change("outside of the root", {"eps_root": 0.0, eps: there})
+        names = ("eps", "epsilon")
+        other_eps = next((other_settings[n] for n in names if other_settings.get(n)), None)
+        if other_eps is not None and settings.get("eps_root"):
+            yield _Change("outside of the root", {"eps_root": 0.0, eps: other_eps})
     tx = varied.build()
     if isinstance(tx, optax.GradientTransformation) and {"eps", "b2"} <= settings_of(tx).keys():
         yield _Change("where TensorFlow and Keras have it", {}, early_eps=True)
@@ -263,7 +264,7 @@ def _flat(parameters: Mapping[str, object]) -> dict[str, object]:
     for name, value in parameters.items():
         flat[name] = value
         if isinstance(value, tuple | list):
-            flat |= {f"{name}[{index}]": part for index, part in enumerate(value)}
+            flat |= {f"{name}[{index}]": item for index, item in enumerate(value)}
     return flat
 
 

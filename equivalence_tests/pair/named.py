@@ -151,8 +151,8 @@ class ObjectSide:
 
 def named_pair(left: tuple[str, str], right: tuple[str, str]) -> tuple[NamedSide, NamedSide]:
     """Returns both sides of names or calls and their arguments."""
-    one, other = _unchecked_side(*left), _unchecked_side(*right)
-    return _check(_with_rate_of(one, other)), _check(_with_rate_of(other, one))
+    first, second = _unchecked_side(*left), _unchecked_side(*right)
+    return _check(_with_rate_of(first, second)), _check(_with_rate_of(second, first))
 
 
 def named_side(name: str, arguments: str = "") -> NamedSide:

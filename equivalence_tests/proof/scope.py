@@ -125,8 +125,8 @@ def _same_for(
 ) -> bool:
     """True if a side computes every element alike for arrays of other shapes."""
     for params in trees:
-        there = replace(inputs, params=params)
-        if not _same_structure(original, _results(trace_side(make, there, "a"), there)):
+        resized = replace(inputs, params=params)
+        if not _same_structure(original, _results(trace_side(make, resized, "a"), resized)):
             return False
     return True
 
@@ -141,16 +141,16 @@ def _results(side: Program, inputs: Inputs) -> list[Node]:
 def _same_structure(lhs: list[Node], rhs: list[Node]) -> bool:
     """True if nodes are computed by the same operations, for any shapes of their arrays."""
     seen: set[tuple[int, int]] = set()
-    waiting = list(zip(lhs, rhs, strict=False))
-    while waiting:
-        a, b = (node.args[0] if node.op == "splat" else node for node in waiting.pop())
+    stack = list(zip(lhs, rhs, strict=False))
+    while stack:
+        a, b = (node.args[0] if node.op == "splat" else node for node in stack.pop())
         if (a.id, b.id) in seen:
             continue
         seen.add((a.id, b.id))
         same = (a.op, a.params, a.dtype) == (b.op, b.params, b.dtype) and a.general == b.general
         if not same or len(a.args) != len(b.args):
             return False
-        waiting += zip(a.args, b.args, strict=True)
+        stack += zip(a.args, b.args, strict=True)
     return len(lhs) == len(rhs)
 
 

@@ -26,7 +26,7 @@ def page(
     )
     summary, state = _summary(items)
     alone = items[0] if len(items) == 1 else None
-    claims = any(one.claims for one in items)
+    claims = any(item.claims for item in items)
     parts = {
         "title": html.escape(title),
         "rules": RULES,
@@ -39,7 +39,7 @@ def page(
         "options": "".join(
             f"<option>{html.escape(name)}</option>" for name in sorted({i.outcome for i in items})
         ),
-        "cases": "\n".join(_case(one, is_open=len(items) == 1) for one in items),
+        "cases": "\n".join(_case(item, is_open=len(items) == 1) for item in items),
     }
     for name, value in parts.items():
         template = template.replace(f"<!--{name}-->", value)
@@ -63,25 +63,25 @@ def write(
 
 def _summary(items: Sequence[Item]) -> tuple[str, str]:
     """Returns the page's headline, and its colour's class."""
-    bad = sum(not one.is_as_claimed for one in items)
+    bad = sum(not item.is_as_claimed for item in items)
     if len(items) == 1 and not items[0].claims:
         return items[0].headline, f"as-{_class(items[0])}"
-    if any(one.claims for one in items):
+    if any(item.claims for item in items):
         claims = "every claim held" if not bad else f"{bad} claims did NOT hold"
         return f"{len(items)} cases; {claims}", "bad" if bad else "good"
-    counts = Counter(one.outcome for one in items)
+    counts = Counter(item.outcome for item in items)
     shown = ", ".join(f"{number} {outcome}" for outcome, number in counts.items())
     return f"{len(items)} comparisons: {shown}", ""
 
 
 def _picture(items: Sequence[Item]) -> str:
-    rows = list(dict.fromkeys(one.row for one in items))
-    columns = list(dict.fromkeys(one.column for one in items))
+    rows = list(dict.fromkeys(item.row for item in items))
+    columns = list(dict.fromkeys(item.column for item in items))
     cells: dict[tuple[str, str], list[str]] = {}
-    for one in items:
-        cells.setdefault((one.row, one.column), []).append(
-            f'<a href="#{_anchor(one)}" class="{_class(one)}" title="{html.escape(one.title)}: '
-            f'{one.outcome}"></a>'
+    for item in items:
+        cells.setdefault((item.row, item.column), []).append(
+            f'<a href="#{_anchor(item)}" class="{_class(item)}" title="{html.escape(item.title)}: '
+            f'{item.outcome}"></a>'
         )
     head = "".join(f"<th><span>{html.escape(name)}</span></th>" for name in columns)
     body = "".join(
@@ -98,27 +98,27 @@ def _cell(squares: Sequence[str]) -> str:
     return f'<td><div style="width:{13 * across}px">{"".join(squares)}</div></td>'
 
 
-def _case(one: Item, *, is_open: bool) -> str:
+def _case(item: Item, *, is_open: bool) -> str:
     sources = "".join(
         f"<h4>{html.escape(name)}</h4><pre>{html.escape(code)}</pre>"
-        for name, code in one.sources.items()
+        for name, code in item.sources.items()
     )
-    mark = "" if one.is_as_claimed or not one.claims else '<b class="no">not as claimed</b>'
-    about = "".join(f"<small>{html.escape(word)}</small>" for word in one.about)
+    mark = "" if item.is_as_claimed or not item.claims else '<b class="no">not as claimed</b>'
+    about = "".join(f"<small>{html.escape(word)}</small>" for word in item.about)
     return (
-        f'<details id="{_anchor(one)}" data-outcome="{one.outcome}"'
-        f' data-held="{int(one.is_as_claimed)}"{" open" if is_open else ""}>'
-        f'<summary><i class="{_class(one)}"></i>'
-        f'<span class="what"><code>{html.escape(one.title)}</code>{about}</span>'
-        f'<span class="told">{html.escape(one.headline)}{mark}{_more(one)}</span></summary>'
-        f"{''.join(one.pictures)}{_definitions(one.facts)}{sources}</details>"
+        f'<details id="{_anchor(item)}" data-outcome="{item.outcome}"'
+        f' data-held="{int(item.is_as_claimed)}"{" open" if is_open else ""}>'
+        f'<summary><i class="{_class(item)}"></i>'
+        f'<span class="what"><code>{html.escape(item.title)}</code>{about}</span>'
+        f'<span class="told">{html.escape(item.headline)}{mark}{_more(item)}</span></summary>'
+        f"{''.join(item.pictures)}{_definitions(item.facts)}{sources}</details>"
     )
 
 
-def _more(one: Item) -> str:
+def _more(item: Item) -> str:
     return "".join(
         f'<span class="{kind}">{html.escape(text)}</span>'
-        for kind, text in (("why", one.why), ("apart", one.after_poison))
+        for kind, text in (("why", item.why), ("apart", item.after_poison))
         if text
     )
 
@@ -138,9 +138,9 @@ def _flat(tree: Mapping[str, object]) -> dict[str, object]:
     return flat
 
 
-def _class(one: Item) -> str:
-    return one.outcome.split()[0] + ("" if one.is_as_claimed or not one.claims else " broken")
+def _class(item: Item) -> str:
+    return item.outcome.split()[0] + ("" if item.is_as_claimed or not item.claims else " broken")
 
 
-def _anchor(one: Item) -> str:
-    return html.escape(one.id.replace(" ", "_"))
+def _anchor(item: Item) -> str:
+    return html.escape(item.id.replace(" ", "_"))

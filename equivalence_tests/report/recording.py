@@ -60,20 +60,20 @@ def against(results: Sequence[Result], recordings: Mapping[str, Recording]) -> l
         else not_judged(name, "not in the recording")
         for name, result in ran.items()
     ]
-    here = {str(result.case) for result in results}
-    return outcomes + [not_judged(name, NOT_RUN) for name in recordings if name not in here]
+    case_names = {str(result.case) for result in results}
+    return outcomes + [not_judged(name, NOT_RUN) for name in recordings if name not in case_names]
 
 
 def _compare(name: str, result: Result, recorded: Recording) -> Stage:
     """The outcome of one trajectory and the recorded one."""
     closed = result.case.problem in digits.MODELS
     left_out = digits.without_gradient(result.case.problem) if closed else ()
-    there: dict[str, np.ndarray] = {}
+    expected: dict[str, np.ndarray] = {}
     for tree in recorded.steps[0].trees:
-        there |= recorded.stacks(tree, tree.removeprefix("new_"))
+        expected |= recorded.stacks(tree, tree.removeprefix("new_"))
     leaves = _arrays(result.trajectory).items()
-    here = {path_text(path[1:], str(path[0])): leaf for path, leaf in leaves}
-    sides = ({n: side[n] for n in side if n not in left_out} for side in (there, here))
+    actual = {path_text(path[1:], str(path[0])): leaf for path, leaf in leaves}
+    sides = ({n: side[n] for n in side if n not in left_out} for side in (expected, actual))
     stage = stage_between(name, sides, recorded.steps, CLOSED_ULP if closed else OPEN_ULP)
     note = f"{', '.join(left_out)}: left out, its gradient is rounding" if left_out else ""
     return replace(stage, text="; ".join(filter(None, [stage.text, note])))

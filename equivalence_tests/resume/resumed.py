@@ -151,19 +151,19 @@ def resume(
         new = _restore(program, lambda: restore_checkpoint(str(read.path), template))
     with old_names():
         wanted = load_object(old, make=True) if old else _with_definitions(template, optimizers)
-        before = _restore(old or program, lambda: restored_by_flax(read, wanted))
+        old_state = _restore(old or program, lambda: restored_by_flax(read, wanted))
     # Without the old program, all that is known is that it restored all that it saved.
-    neither = {*dropped} - _saved_names(before) if old else set[str]()
+    neither = {*dropped} - _saved_names(old_state) if old else set[str]()
     compared = functools.partial(
         check_equivalence, gradients=gradients, steps=steps, names=("old", "migrated")
     )
     name = old or "the old side"
-    return _compare_restored(before, new, {*dropped}, neither, learning_rate, compared, name)
+    return _compare_restored(old_state, new, {*dropped}, neither, learning_rate, compared, name)
 
 
 def _compare_restored(
-    before: PyTree,
-    new: PyTree,
+    old_state: PyTree,
+    new_state: PyTree,
     dropped: set[str],
     neither: set[str],
     learning_rate: float | None,
@@ -171,8 +171,8 @@ def _compare_restored(
     name: str,
 ) -> Resumed:
     """Compares the restored states of both sides, and the steps that they take."""
-    states = _those(new, train_state.TrainState)
-    legacy = _those(before, legacy_optim.Optimizer)
+    states = _those(new_state, train_state.TrainState)
+    legacy = _those(old_state, legacy_optim.Optimizer)
     reports, taken, unequal = {}, {}, []
     for path, optimizer, state in each_pair(legacy, states, name):
         taken[path] = int(np.max(np.asarray(optimizer.state.step)))
@@ -180,7 +180,7 @@ def _compare_restored(
             unequal.append(f"{path}/params".lstrip("/"))
         sides = (_with_rate(optimizer, learning_rate), _with_rate(state, learning_rate))
         reports[path] = compared(*sides, on_host(optimizer.target))
-    others = _compare_others(before, new, (_copies(legacy, "state"), _copies(states)))
+    others = _compare_others(old_state, new_state, (_copies(legacy, "state"), _copies(states)))
     return replace(
         others,
         reports=reports,
@@ -271,8 +271,8 @@ def _with_injected_rate(state: PyTree, rate: jax.Array) -> Callable[[PyTree, PyT
         )
 
     def step(state: PyTree, grads: PyTree) -> PyTree:
-        before = state.opt_state.hyperparams
-        new = {**before, "learning_rate": rate.astype(before["learning_rate"].dtype)}
+        hyper_params = state.opt_state.hyperparams
+        new = {**hyper_params, "learning_rate": rate.astype(hyper_params["learning_rate"].dtype)}
         opt_state = state.opt_state._replace(hyperparams=new)
         return state.replace(opt_state=opt_state).apply_gradients(grads=grads)
 
@@ -280,7 +280,7 @@ def _with_injected_rate(state: PyTree, rate: jax.Array) -> Callable[[PyTree, PyT
 
 
 def _compare_others(
-    before: PyTree, after: PyTree, copies: tuple[int | None, int | None]
+    old_state: PyTree, new_state: PyTree, copies: tuple[int | None, int | None]
 ) -> Resumed:
     """Compares the leaves outside of the optimizers, each side with its copies for devices."""
     kinds = (train_state.TrainState, legacy_optim.Optimizer)
@@ -291,7 +291,7 @@ def _compare_others(
         )
         return {"/".join(key_names(p)): leaf for p, leaf in paths if not isinstance(leaf, kinds)}
 
-    old, new = others(before), others(after)
+    old, new = others(old_state), others(new_state)
     shared = sorted(old.keys() & new.keys())
     unequal = [path for path in shared if not _equal(old[path], new[path], copies)]
     dropped, added = (sorted(side.keys() - shared) for side in (old, new))
@@ -330,20 +330,20 @@ def _left_over() -> Iterator[list[str]]:
             )
 
 
-def _copies(those: Mapping[str, PyTree], *within: str) -> int | None:
+def _copies(states: Mapping[str, PyTree], *within: str) -> int | None:
     """For how many devices the steps of states are replicated; None if they are not."""
-    for one in those.values():
-        shape = np.shape(functools.reduce(getattr, within, one).step)
+    for state in states.values():
+        shape = np.shape(functools.reduce(getattr, within, state).step)
         if len(shape) == 1:
             return shape[0]
     return None
 
 
 def _equal(
-    one: PyTree, other: PyTree, copies: tuple[int | None, int | None] = (None, None)
+    left: PyTree, right: PyTree, copies: tuple[int | None, int | None] = (None, None)
 ) -> bool:
     """True if two trees have the same numbers, on every device where one side is replicated."""
-    a, b = (jax.tree.leaves(on_host(value)) for value in (one, other))
+    a, b = (jax.tree.leaves(on_host(value)) for value in (left, right))
     return len(a) == len(b) and all(
         _same(x, y, copies[0]) or _same(y, x, copies[1]) for x, y in zip(a, b, strict=True)
     )

@@ -76,25 +76,25 @@ def torch_definition(
         entry = entries_by_class(TORCH)[type(optimizer).__name__]
         optimizer = Described(entry, entry.settings(optimizer))
     described = _from_text(optimizer) if isinstance(optimizer, str) else optimizer
-    each = [described] if isinstance(described, Described) else _from_object(described)
+    parts = [described] if isinstance(described, Described) else _from_object(described)
     _check_schedulers(getattr(optimizer, "param_groups", ()), lr is not None)
-    rates = list(lr) if isinstance(lr, Sequence) else [lr] * len(each)
-    if len(rates) != len(each):
-        raise ValueError(f"lr: expected one for each of {len(each)} groups, found {len(rates)}")
-    definitions = [_definition(group, rate) for group, rate in zip(each, rates, strict=True)]
-    first, *others = (each[0].entry.settings(definition) for definition in definitions)
+    rates = list(lr) if isinstance(lr, Sequence) else [lr] * len(parts)
+    if len(rates) != len(parts):
+        raise ValueError(f"lr: expected one for each of {len(parts)} groups, found {len(rates)}")
+    definitions = [_definition(part, rate) for part, rate in zip(parts, rates, strict=True)]
+    first, *others = (parts[0].entry.settings(definition) for definition in definitions)
     differing = [name for name in first if any(other[name] != first[name] for other in others)]
     if not differing and groups is None:
         return definitions[0]
-    if groups is None or len(groups) != len(each):
+    if groups is None or len(groups) != len(parts):
         count = "none" if groups is None else f"{len(groups)}"
         raise ValueError(
-            f"the optimizer has {len(each)} groups of parameters, which differ in "
+            f"the optimizer has {len(parts)} groups of parameters, which differ in "
             f"{', '.join(differing) or 'nothing'}, and PyTorch does not know the parameters' "
             'names. Say which are in each: groups=("*/kernel", "*/bias"), one pattern of paths for '
             f"each, in their order; found {count}"
         )
-    selectors = [path_pattern(each) if isinstance(each, str) else each for each in groups]
+    selectors = [path_pattern(group) if isinstance(group, str) else group for group in groups]
     pairs = zip(selectors, definitions, strict=True)
     with describing():
         return legacy_optim.MultiOptimizer(*pairs)

@@ -302,8 +302,8 @@ def _from_object(scheduler: Any, lr: float | None) -> Rate:
         )
     base = float(rates[0]) if lr is None else lr
     if name == "SequentialLR":
-        each = [_from_object(one, base) for one in inner]
-        return _sequential(base, each, scheduler._milestones)
+        schedulers = [_from_object(one, base) for one in inner]
+        return _sequential(base, schedulers, scheduler._milestones)
     if name == "OneCycleLR":
         return _one_cycle_of(scheduler, base)
     maker = _maker(name)
