@@ -112,7 +112,7 @@ def train(
 
 
 class ConfigNotFound(ValueError):
-    """There is no such config."""
+    """The named config does not exist."""
 
 
 @contextlib.contextmanager

@@ -89,7 +89,7 @@ def padded_to_multiple(batch: dict[str, PyTree], ways: int) -> PyTree:
 
 
 class BaseInputDispatcher(Module):
-    """Says which part of a batch a process reads, and how the parts become a global batch."""
+    """Assigns parts of a batch to processes, and joins the parts to a global batch."""
 
     @config_class
     class Config(Module.Config):

@@ -48,7 +48,7 @@ def forward_pass(
       prng_key: for its random numbers.
       params: its parameters.
       batch: the batch.
-      is_training: whether it is trained.
+      is_training: True in training.
       method: its method.
 
     Returns:
@@ -90,7 +90,7 @@ def forward_pass(
     if jnp.shape(loss) != () or dtype is None or not jnp.issubdtype(dtype, jnp.floating):
         raise ValueError(
             f"{where}: expected a scalar loss of a float dtype, found {_describe(loss)}. Take the "
-            "mean over the batch, jnp.mean(losses) say."
+            "mean over the batch, such as jnp.mean(losses)."
         )
     return loss, aux, collection
 
@@ -241,7 +241,7 @@ class ModelSummaryAccumulator(BaseMetricCalculator):
 
 
 class SpmdEvaler(Module):
-    """Evaluates a model with input of its own.
+    """Evaluates a model on its own input.
 
     Attributes:
       latest: step and metrics of the last evaluation, None if there was none.
@@ -300,13 +300,13 @@ class SpmdEvaler(Module):
         train_summaries: Mapping[str, PyTree] | None = None,
         force_run: bool = False,
     ) -> tuple[jax.Array, dict[str, PyTree] | None, list[PyTree] | None]:
-        """Evaluates if the policy says so.
+        """Evaluates if the policy asks for it.
 
         Args:
           step: of the training.
           prng_key: of the evaluation.
           model_params: the parameters.
-          return_aux: whether the outputs for each batch are returned.
+          return_aux: True to return the outputs of each batch.
           train_summaries: for the policy.
           force_run: evaluates without asking the policy.
 

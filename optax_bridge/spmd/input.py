@@ -361,10 +361,10 @@ class ArrayBatches:
         return {"position": self._position}
 
     def set_state(self, state: Mapping[str, int]) -> None:
-        """Goes on after so many batches.
+        """Continues after this many batches.
 
         Raises:
-          ValueError: this is no such state.
+          ValueError: the state is of another kind.
         """
         position = state.get("position") if isinstance(state, Mapping) else None
         if type(position) is not int or position < 0:
@@ -377,7 +377,7 @@ def host_to_global_array(batch: PyTree, *, partition: PartitionSpec) -> PyTree:
 
     Args:
       batch: a tree of this process's arrays.
-      partition: how they lie on the mesh.
+      partition: their partition over the mesh.
     """
     mesh = current_mesh()
     if mesh is None:

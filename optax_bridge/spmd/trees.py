@@ -147,7 +147,7 @@ def expand_vdicts(tree: PyTree) -> PyTree:
     A VDict without leaves stays.
 
     Raises:
-      ValueError: a leaf of a VDict is no array or a scalar, or the leaves differ in length.
+      ValueError: a leaf of a VDict is a scalar or not an array, or the leaves differ in length.
     """
 
     def expand(node: PyTree) -> PyTree:
@@ -182,7 +182,7 @@ IsLeaf = Callable[[PyTree], bool] | None
 def flatten_items(
     tree: PyTree, separator: str = "/", is_leaf: IsLeaf = None
 ) -> list[tuple[str, Leaf]]:
-    """Pairs of path and leaf, in JAX's order. None is no leaf."""
+    """Pairs of path and leaf, in JAX's order. None is not a leaf."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_leaf)
     return [(separator.join(key_names(path)), leaf) for path, leaf in leaves]
 
@@ -233,7 +233,7 @@ def warn_of_unused_rules(
     for regex, _ in rules:
         if paths and not any(re.fullmatch(regex, path) for path in paths):
             _warn_once(
-                f"{where}: {regex!r} fits no parameter; it must fit a whole path, {paths[-1]} say"
+                f"{where}: {regex!r} fits no parameter; it must fit a whole path, as {paths[-1]}"
             )
 
 
@@ -317,7 +317,7 @@ def tree_merge(
     """The union of two trees of dicts, copied deep; `leaf_merge_fn` merges two leaves.
 
     Raises:
-      ValueError: a dict stands where the other tree has a leaf.
+      ValueError: one tree has a dict where the other has a leaf.
     """
     return _merge(primary, secondary, leaf_merge_fn, "")
 
@@ -376,7 +376,7 @@ def complete_partition_spec_tree(treedef: PyTree, prefix_tree: PyTree) -> PyTree
       prefix_tree: a prefix of such a tree with partition specs as leaves, None among them.
 
     Raises:
-      ValueError: it is no prefix.
+      ValueError: it is not a prefix.
     """
     full = jax.tree.unflatten(treedef, [object() for _ in range(treedef.num_leaves)])
 

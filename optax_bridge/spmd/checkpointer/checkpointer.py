@@ -119,7 +119,7 @@ class BaseCheckpointer(Module):
     def save(
         self, *, step: int, state: PyTree, evaler_summaries: EvalerSummaries | None = None
     ) -> None:
-        """Begins to save a state if the policy says so; one of the same step is replaced.
+        """Starts to save a state if the policy asks for it; replaces one of the same step.
 
         Args:
           step: the step.
@@ -134,7 +134,7 @@ class BaseCheckpointer(Module):
 
     @nowrap
     def should_save(self, *, step: int, evaler_summaries: EvalerSummaries | None = None) -> bool:
-        """True if the policy says so; to be asked once for each step.
+        """True if the policy asks for a save; call it once per step.
 
         Raises:
           ValueError: the step is not in [0, 1e8).
@@ -149,12 +149,12 @@ class BaseCheckpointer(Module):
 
     @nowrap
     def restore(self, *, step: int | None = None, state: PyTree) -> tuple[int | None, PyTree]:
-        """Restores the newest state, or that of a step."""
+        """Restores the newest state, or that of a given step."""
         raise NotImplementedError(type(self).__name__)
 
     @nowrap
     def set_aside_after(self, step: int) -> None:
-        """Takes checkpoints of later steps out of the way, so that a run goes on from this one."""
+        """Sets checkpoints of later steps aside, so that a run resumes from this one."""
         raise NotImplementedError(type(self).__name__)
 
     @nowrap
@@ -218,7 +218,7 @@ class Checkpointer(BaseCheckpointer):
 
     @nowrap
     def restore(self, *, step: int | None = None, state: PyTree) -> tuple[int | None, PyTree]:
-        """Restores the newest state, or that of a step.
+        """Restores the newest state, or that of a given step.
 
         Args:
           step: the step, None for the newest.
@@ -367,7 +367,7 @@ def parse_step(path: str | Path) -> int:
     """
     match = STEP_NAME.fullmatch(Path(path).name)
     if match is None:
-        raise ValueError(f"{path}: not named like a checkpoint, step_00000100 say")
+        raise ValueError(f"{path}: not named like a checkpoint, e.g. step_00000100")
     return int(match.group(1))
 
 

@@ -17,14 +17,14 @@ from optax_bridge.spmd.trees import flatten_items
 
 
 class SavableIterator(Iterator[PyTree], Protocol):
-    """An iterator that can go on from where another one was."""
+    """An iterator that can continue from another one's position."""
 
     def get_state(self) -> PyTree:
         """Returns its position, as msgpack can write it."""
         ...
 
     def set_state(self, state: PyTree) -> None:
-        """Goes on from there."""
+        """Continues from a position."""
         ...
 
 

@@ -148,7 +148,7 @@ class KeepLastAndEvery:
     def should_preserve(
         self, checkpoints: Sequence[_Saved], *, context: object = None
     ) -> list[bool]:
-        """For each checkpoint, by rising step, whether it stays."""
+        """Returns for each checkpoint, by rising step, True if it stays."""
         del context
         older = max(0, len(checkpoints) - self.keep_last_n)
         decisions: list[bool] = []

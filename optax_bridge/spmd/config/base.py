@@ -48,7 +48,7 @@ def config_class(cls: Any = None, /, **kwargs: Any) -> Any:
       An attrs class, with slots, in place of the given one.
 
     Raises:
-      InvalidConfigClassError: cls is no subclass of ConfigBase.
+      InvalidConfigClassError: cls is not a subclass of ConfigBase.
       InvalidConfigNameError: a field's name is not in lower_case_with_underscores.
       NonConfigFieldError: an attribute has no annotation. Methods of the base may be overridden.
     """
@@ -85,7 +85,7 @@ def _check_body(cls: type) -> None:
         if name in annotated or _is_own_method(cls, name, value):
             continue
         raise NonConfigFieldError(
-            f"{cls.__module__}.{cls.__qualname__}.{name} is no field: a field needs a type "
+            f"{cls.__module__}.{cls.__qualname__}.{name} is not a field: a field needs a type "
             f"({name}: Any = ...), and other attributes do not belong into a config class."
         )
 
@@ -109,8 +109,8 @@ def _check_instantiable(cls: type) -> None:
         if name.startswith("__") or name in fields or name in _ALLOWED_ATTRIBUTES:
             continue
         raise NonConfigFieldError(
-            f"{cls.__name__}.{name} is no field. A config holds values; a function that works with "
-            "them belongs outside of it."
+            f"{cls.__name__}.{name} is not a field. A config holds values; put functions "
+            "of them outside of it."
         )
 
 

@@ -118,7 +118,7 @@ class FunctionConfigBase(InstantiableConfig[T]):
 
 @config_class
 class ClassConfigBase(InstantiableConfig[T]):
-    """The base of configs for classes that are no Configurable."""
+    """The base of configs for classes that are not Configurable."""
 
     __callable_field__ = "klass"
 
@@ -141,7 +141,7 @@ def config_for_function(fn: Callable[..., T]) -> FunctionConfigBase[T]:
       `**kwargs`), and a field `fn`.
 
     Raises:
-      TypeError: this is no function.
+      TypeError: it is not a function.
       ValueError: a parameter is called fn, self or _.
     """
     if not callable(fn):
@@ -159,7 +159,7 @@ def config_for_class(cls: type[T]) -> ClassConfigBase[T]:
       As `config_for_function`, with a field `klass` instead of `fn`.
 
     Raises:
-      TypeError: this is no class.
+      TypeError: it is not a class.
       ValueError: a parameter is called klass, self or _.
     """
     if not isinstance(cls, type):

@@ -33,7 +33,7 @@ class OverrideError(ValueError):
 
 
 def apply_overrides(cfg: C, settings: Iterable[str], *, root: str | None = None) -> C:
-    """A copy of a config with settings such as `model.layers[0].rate=0.1`.
+    """Returns a copy of a config with settings such as `model.layers[0].rate=0.1`.
 
     Values are literals of Python, read by a parser and never evaluated; any other text is a
     string, or the name of a class or function where such is wanted. They must fit the present
@@ -108,7 +108,7 @@ def _part(value: Any, step: Step, before: list[Step], setting: str) -> Any:
         raise OverrideError(f"{setting!r}: {where} has no {key!r}: it is {value!r}.")
     if isinstance(step, str) and step in parts:
         raise OverrideError(
-            f"{setting!r}: {where} is no config; its {step!r} is set by {where}[{step!r}]."
+            f"{setting!r}: {where} is not a config; set its {step!r} by {where}[{step!r}]."
         )
     try:
         return parts[key]

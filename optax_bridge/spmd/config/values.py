@@ -25,9 +25,9 @@ def _refuses(operation: str) -> Any:
 
 
 class RequiredFieldValue:
-    """The class of `REQUIRED`. Ask whether a field is set by `isinstance(v, RequiredFieldValue)`.
+    """The class of `REQUIRED`; `isinstance(v, RequiredFieldValue)` tests for a field without value.
 
-    Whatever else is done with the value raises TypeError, since a field was forgotten; reading an
+    Any other use of the value raises TypeError, since a field was forgotten; reading an
     attribute raises AttributeError, so that `hasattr` is False.
     """
 
@@ -89,7 +89,7 @@ class MissingConfigClassDecoratorError(TypeError):
 
 
 class InvalidConfigClassError(TypeError):
-    """`@config_class` decorates something that is no subclass of `ConfigBase`."""
+    """`@config_class` decorates a class that is not a subclass of `ConfigBase`."""
 
 
 class InvalidConfigNameError(ValueError):
@@ -101,7 +101,7 @@ class InvalidConfigValueError(TypeError):
 
 
 class NonConfigFieldError(ValueError):
-    """A config class has an attribute that is no field."""
+    """A config class has an attribute that is not a field."""
 
 
 class UnknownFieldError(AttributeError):
@@ -165,7 +165,7 @@ def register_validator(
     """Makes values legal in configs.
 
     Args:
-      match_fn: tells whether the validator is about a value.
+      match_fn: returns True for a value that the validator covers.
       validate_fn: called with such a value; raises InvalidConfigValueError if it is not legal after
         all.
     """

@@ -281,7 +281,7 @@ class BaseLayer(Module):
         """The first values of the layer's parameters and of those below it, nested by name.
 
         Args:
-          prng_key: a random key; each parameter and layer gets one of its own.
+          prng_key: a random key; each parameter and layer gets its own.
           prebuilt: a tree of the same structure, with something other than None for parameters that
             exist already. They are None in the result; the others are as without it.
         """

@@ -46,7 +46,7 @@ class StackedTransformerLayer(BaseLayer):
             self._add_child(f"layer{i}", _of_dim(layer, cfg.input_dim))
 
     def forward(self, data: jax.Array, **layer_kwargs: PyTree) -> jax.Array:
-        """Applies the layers; all get the keyword arguments."""
+        """Applies the layers, each with the keyword arguments."""
         for layer in self.children.values():
             if isinstance(layer, BaseLayer):
                 data = layer(data, **layer_kwargs)
@@ -102,7 +102,7 @@ class RepeatedTransformerLayer(BaseLayer):
         return {"layer": jax.vmap(initialize)(keys)}
 
     def apply_parameter_noise_recursively(self, prng_key: jax.Array, params: Params) -> Params:
-        """Noise on each repetition's parameters, with a key of its own, then this layer's."""
+        """Adds noise to each repetition's parameters, with its own key, then to this layer's."""
         prng_key, child_key = jax.random.split(prng_key)
         keys = jax.random.split(child_key, self._config.num_layers)
         noisy = jax.vmap(self.layer.apply_parameter_noise_recursively)(keys, params["layer"])
@@ -110,7 +110,7 @@ class RepeatedTransformerLayer(BaseLayer):
         return params if self._param_noise is None else self._param_noise.apply(prng_key, params)
 
     def forward(self, data: jax.Array, **layer_kwargs: PyTree) -> jax.Array:
-        """Applies the layer num_layers times; each time with the keyword arguments."""
+        """Applies the layer num_layers times, each time with the keyword arguments."""
         n = self._config.num_layers
         context = self.get_invocation_context()
         # An iteration's parameters are those of one layer, no longer stacked.

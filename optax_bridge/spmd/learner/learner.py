@@ -102,11 +102,11 @@ class BaseLearner(LearnerModule):
         raise NotImplementedError(f"{type(self).__name__}._by_part")
 
     def handles_undefined_loss(self) -> bool:
-        """True if training goes on when the loss is not finite."""
+        """True if training continues when the loss is not finite."""
         raise NotImplementedError(f"{type(self).__name__}.handles_undefined_loss")
 
     def should_update_with_optimizers(self, model_params: Params) -> PyTree:
-        """For each parameter whether an optimizer changes it."""
+        """Returns for each parameter True if an optimizer changes it."""
         raise NotImplementedError(f"{type(self).__name__}.should_update_with_optimizers")
 
     def update(self, updates: Updates) -> Params:
@@ -172,7 +172,7 @@ class Learner(BaseLearner):
         self._add_child("optimizer", as_learner_config(cfg.optimizer))
 
     def handles_undefined_loss(self) -> bool:
-        """True if training goes on when the loss is not finite."""
+        """True if training continues when the loss is not finite."""
         return self._config.ignore_undefined_loss
 
     def _by_part(self, method: str, tree: PyTree) -> dict[str, PyTree]:
@@ -183,7 +183,7 @@ class Learner(BaseLearner):
         return {"optimizer": getattr(self.optimizer, method)(optimized)}
 
     def should_update_with_optimizers(self, model_params: Params) -> PyTree:
-        """For each parameter whether the optimizer changes it."""
+        """Returns for each parameter True if the optimizer changes it."""
         return jax.tree.map(should_update_with_optimizers, self._update_types(model_params))
 
     def update(self, updates: Updates) -> Params:
@@ -308,11 +308,11 @@ class CompositeLearner(BaseLearner):
             self._add_child(name, learner)
 
     def handles_undefined_loss(self) -> bool:
-        """True if training goes on when the loss is not finite: if all learners say so."""
+        """True if training continues when the loss is not finite, which takes all learners."""
         return all(learner.handles_undefined_loss() for learner in self._learners().values())
 
     def should_update_with_optimizers(self, model_params: Params) -> PyTree:
-        """For each parameter whether the optimizer of its learner changes it."""
+        """Returns for each parameter True if its learner's optimizer changes it."""
         by_learner = self._by_part("should_update_with_optimizers", model_params)
         items = {path: keep for tree in by_learner.values() for path, keep in flatten_items(tree)}
         return jax.tree.map(items.__getitem__, tree_paths(model_params))

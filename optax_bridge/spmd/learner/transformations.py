@@ -97,9 +97,9 @@ class WrappedPartitionedGradientTransformation(UpdateTransformation):
             if self._climbs:
                 _log.warning(
                     "%s: its steps have the gradient's sign, so the loss will climb. With "
-                    "learning_rate=None Optax's optimizers have neither rate nor sign, as its "
-                    "parts, scale_by_adam say, never have: set a learning rate, or chain "
-                    "optax.scale_by_learning_rate behind.",
+                    "learning_rate=None Optax's optimizers have neither rate nor sign, like "
+                    "scale_by_adam and its other parts: set a learning rate, or chain "
+                    "optax.scale_by_learning_rate after it.",
                     self.path(),
                 )
         return self.transformation.partition(model_param_specs)
@@ -109,7 +109,7 @@ class WrappedPartitionedGradientTransformation(UpdateTransformation):
         return self.transformation.init(model_params)
 
     def transform_update(self, updates: Updates) -> Updates:
-        """Updates by the transformation; a step of its own is taken where it has one."""
+        """Updates with the transformation, by its own step if it has one."""
         grads, params = updates.delta_updates, updates.opt_params
         if isinstance(self.transformation, ExactPartitionedTransformation):
             values, state = self.transformation.step(grads, self.state, params)
@@ -123,7 +123,7 @@ class WrappedPartitionedGradientTransformation(UpdateTransformation):
 
 
 class OverrideInplaceUpdateTransformation(WrappedPartitionedGradientTransformation):
-    """Takes some gradients for new values, such as those of quantisation scales.
+    """Uses some gradients as new values, such as those of quantisation scales.
 
     They become in-place updates, and the transformation keeps no state for them.
     """
@@ -139,7 +139,7 @@ class OverrideInplaceUpdateTransformation(WrappedPartitionedGradientTransformati
         return super().create_state_partition_specs(self._without_overridden(model_param_specs))
 
     def init(self, model_params: Params) -> OptState:
-        """The transformation's state, without that of parameters that are overridden."""
+        """The transformation's state, without that of overridden parameters."""
         return super().init(self._without_overridden(model_params))
 
     def transform_update(self, updates: Updates) -> Updates:

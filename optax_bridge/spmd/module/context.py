@@ -102,7 +102,7 @@ _global_context_stack = _ContextStack([], threading.main_thread().ident)
 
 
 def in_own_thread() -> bool:
-    """True if this thread has a stack of its own."""
+    """True if this thread has its own stack."""
     return _global_context_stack.thread_id == threading.get_ident()
 
 
@@ -201,7 +201,7 @@ class InvocationContext:
       parent: the context of the calling module; None for the root.
       module: the module that is called; None in contexts made by hand for code that is no module.
       state: the module's state: the parameters of a layer, with those of its children.
-      is_training: whether the call is for training.
+      is_training: True in training.
       prng_key: the call's random key. Reading it twice gives the same key.
       output_collection: where the call leaves summaries, state updates and outputs.
     """
@@ -232,7 +232,7 @@ class InvocationContext:
         Raises:
           ValueError: parent is overridden, or the state of a module that is neither our module
             nor its child is not given.
-          OutputConflictError: there was such a child before.
+          OutputConflictError: there is such a child already.
         """
         if "parent" in overrides:
             raise ValueError(
@@ -348,7 +348,7 @@ def set_current_context(
 
     Args:
       context: the context.
-      require_parent: whether its parent must be the context that is current now.
+      require_parent: True if its parent must be the current context.
 
     Raises:
       ValueError: it is not, or, where none is current, the context has a parent.

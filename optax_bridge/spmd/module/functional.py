@@ -42,9 +42,9 @@ def functional(
       state: the state of the module and those below it: the parameters of layers.
       inputs: the method's arguments, by name or in order.
       method: its name; a private one will do.
-      is_training: whether the call is for training.
+      is_training: True in training.
       drop_output_collections: which outputs are not wanted.
-      copy_args_tree: whether state and inputs are copied, though not their arrays, so that what the
+      copy_args_tree: True to copy state and inputs, though not their arrays, so that what the
         method does to a dict does not reach the caller's.
 
     Returns:
@@ -99,7 +99,7 @@ def scan_in_context(
       xs: under "xs" the values that are scanned into x; under the name of a field of
         `InvocationContext`, "state" or "prng_key" say, those that are scanned into that field.
         Without these all iterations have those of a child context "iter".
-      drop_output: whether to drop the outputs at a path such as "module_outputs/layer/scores".
+      drop_output: True to drop the outputs at a path such as "module_outputs/layer/scores".
       child_name_prefix: where outputs are left: module outputs and state updates stacked along axis
         0 under this name, summaries of iteration i under the name with i appended.
       unroll: as in `jax.lax.scan`.

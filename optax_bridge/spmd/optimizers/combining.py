@@ -72,7 +72,7 @@ def chain(
 def named_chain(
     **kwargs: Transformation,
 ) -> PartitionedGradientTransformation:
-    """Applies transformations one after another, each by a name.
+    """Applies named transformations one after another.
 
     Args:
       **kwargs: name -> transformation, or a config of one.
@@ -114,7 +114,7 @@ def offload_optimizer(
     offload_src: str = "device",
     offload_dst: str = "pinned_host",
 ) -> PartitionedGradientTransformation:
-    """An optimizer whose state lies in another memory between the steps.
+    """Keeps an optimizer's state in another memory between steps.
 
     A step fetches the state, and sends it back. A trainer's state lies there from the first step
     on, and a checkpoint is restored to there.
@@ -126,7 +126,7 @@ def offload_optimizer(
       offload_dst: the memory between them.
 
     Raises:
-      ValueError: an argument is None or no memory, or the devices have no such memory.
+      ValueError: an argument is not the name of a memory, or the devices have no such memory.
     """
     where = "offload_optimizer"
     if optimizer is None or pattern is None:
@@ -262,7 +262,7 @@ def skip_and_clip_by_global_norm(
     if callable(drop_norm) and grad_norm_ema_decay is None:
         raise ValueError(
             "skip_and_clip_by_global_norm: drop_norm is a function of the average norm, which "
-            "needs grad_norm_ema_decay: 0.99 say"
+            "needs grad_norm_ema_decay, e.g. 0.99"
         )
 
     def partition(specs: PyTree) -> SkipClipState:

@@ -47,9 +47,9 @@ class OptParam:
 
 
 class PartitionedGradientTransformation(NamedTuple):
-    """A transformation of gradients that also says how its state lies on a mesh.
+    """A gradient transformation that also defines the sharding of its state on a mesh.
 
-    Entries of trees that are None or `optax.MaskedNode()` are no parameters, and do not change.
+    Entries of trees that are None or `optax.MaskedNode()` are not parameters, and do not change.
 
     Attributes:
       init: `init(opt_params) -> state`.

@@ -111,7 +111,7 @@ def add_decayed_weights(
       weight_decay: the rate.
       learning_rate_exponent: exponent of the learning rate; None: the learning rate is left out.
       learning_rate: a schedule, given 1 at the first step.
-      per_param_scale: the scales, unless a parameter has a `weight_decay_scale` of its own.
+      per_param_scale: the scales, unless a parameter has its own `weight_decay_scale`.
 
     Raises:
       ValueError: an exponent without a learning rate.
@@ -151,7 +151,7 @@ def l2_regularizer(
 
     Args:
       regularizer_weight: the weight.
-      per_param_scale: the scales, unless a parameter has a `weight_decay_scale` of its own.
+      per_param_scale: the scales, unless a parameter has its own `weight_decay_scale`.
     """
     return without_state(
         lambda updates, params: add_decay(regularizer_weight, per_param_scale, updates, params)

@@ -112,7 +112,7 @@ def ema(
 
     Args:
       decay: a number or a schedule.
-      debias: whether the returned average is divided by `1 - decay ** count`.
+      debias: True to divide the returned average by `1 - decay ** count`.
       accumulator_dtype: float32, bfloat16, int16, int8, or None for the parameter's own.
 
     Raises:

@@ -105,7 +105,7 @@ class BaseTrainer(Module):
         if cfg.model.dtype is None:
             raise ValueError(
                 f"{self.path()}: dtype must be explicitly specified for the model: set "
-                "model.dtype, jnp.float32 say"
+                "model.dtype, e.g. jnp.float32"
             )
         if not cfg.prune_empty_state_updates:
             raise ValueError(f"{self.path()}: prune_empty_state_updates=False is not supported")
@@ -206,7 +206,7 @@ class BaseTrainer(Module):
 
     @nowrap
     def init(self, prng_key: jax.Array) -> None:
-        """Makes the state of step 0, its arrays born where they lie.
+        """Makes the state of step 0, each array directly on its devices.
 
         Args:
           prng_key: a key of `jax.random.PRNGKey`.
@@ -250,7 +250,7 @@ class BaseTrainer(Module):
 
     @nowrap
     def restore_checkpoint(self, restore_step: int | None = None) -> int | None:
-        """Restores the newest checkpoint, or that of a step.
+        """Restores the newest checkpoint, or that of a given step.
 
         Args:
           restore_step: the step, None for the newest.
@@ -260,7 +260,7 @@ class BaseTrainer(Module):
 
         Raises:
           ValueError: no checkpoint has that step, it is of another model or learner, or the input
-            cannot go on from the position that it has.
+            cannot continue from its position.
           DamagedCheckpointError: it changed after it was written.
         """
         with self.mesh_scope():

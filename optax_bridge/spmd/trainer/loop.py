@@ -234,7 +234,7 @@ class TrainingLoop:
 
     @contextlib.contextmanager
     def saving(self) -> Iterator[None]:
-        """Turns errors of the file system into one that says which checkpoint is the last."""
+        """Turns file-system errors into one that names the last checkpoint."""
         try:
             yield
         except (OSError, ValueError) as error:

@@ -36,7 +36,7 @@ _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 @contextlib.contextmanager
 def lock_folder(folder: Path) -> Iterator[bool]:
-    """Locks a folder; yields False if another run has it, True also where there are no locks."""
+    """Locks a folder; yields False if another run holds it, True also without lock support."""
     if sys.platform == "win32":
         yield True
         return
@@ -123,7 +123,7 @@ def _watch(
 
 
 def all_stacks() -> str:
-    """Returns where every thread of this process stands."""
+    """Returns the stack of every thread of this process."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     return "\n".join(
         f"Thread {names.get(number, number)}:\n{''.join(traceback.format_stack(frame))}"
@@ -152,7 +152,7 @@ class SpmdTrainer(BaseTrainer):
           prng_key: of the first state.
           return_evaler_summaries: True, or names of evalers: they run at the last step
             in any case, and the summaries are returned.
-          restore_step: the step of the checkpoint to go on from, None for the newest. Checkpoints
+          restore_step: the step of the checkpoint to resume from, None for the newest. Checkpoints
             of later steps are set aside.
 
         Returns:
@@ -161,7 +161,7 @@ class SpmdTrainer(BaseTrainer):
 
         Raises:
           ValueError: `return_evaler_summaries` is something else, or names no evaler; there is no
-            checkpoint of `restore_step`, or none that this trainer can go on from; another run
+            checkpoint of `restore_step`, or none that this trainer can resume from; another run
             trains in this folder; the input has no batch.
           UndefinedLossException: a loss was not finite; the state before that step is saved.
           SavingError: a file could not be written.
@@ -296,7 +296,7 @@ def fields_without_text(config: ConfigBase) -> list[str]:
 
 
 def changed_lines(folder: Path, config: ConfigBase) -> list[str]:
-    """The lines that a config has (+) and that of the folder's last run had not, or lacks (-)."""
+    """The lines that a config adds (+) to that of the folder's last run, or lacks (-)."""
     file = folder / "trainer_config.txt"
     # An address is another in each process.
     before = _ADDRESS.sub("", file.read_text()).splitlines() if file.exists() else []
