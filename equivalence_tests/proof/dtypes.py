@@ -5,6 +5,7 @@ count of steps does not get there. All others wrap round within a few hundred st
 what they hold is the number only where it is sure to fit.
 """
 
+import functools
 from typing import Any, Protocol
 
 import jax
@@ -17,6 +18,10 @@ DType = np.dtype  # or that of typed random keys, which NumPy does not know
 NO_OVERFLOW = "whole numbers do not overflow"
 # What overflows at fewer steps than this is not assumed away: a product of two counts, say.
 FEWEST_STEPS = 2**24
+
+# A proof asks these some thousand times, of a dozen dtypes.
+is_subdtype = functools.lru_cache(256)(jnp.issubdtype)
+dtype_name = functools.lru_cache(256)(str)
 
 
 class Aval(Protocol):
@@ -35,37 +40,37 @@ class Aval(Protocol):
 
 def is_float(dtype: DTypeLike) -> bool:
     """True if elements are rounded real numbers."""
-    return jnp.issubdtype(dtype, jnp.floating)
+    return is_subdtype(dtype, jnp.floating)
 
 
 def is_integer(dtype: DTypeLike) -> bool:
     """True if elements are integers, which booleans are not."""
-    return jnp.issubdtype(dtype, jnp.integer)
+    return is_subdtype(dtype, jnp.integer)
 
 
 def is_complex(dtype: DTypeLike) -> bool:
     """True if elements are complex numbers."""
-    return jnp.issubdtype(dtype, jnp.complexfloating)
+    return is_subdtype(dtype, jnp.complexfloating)
 
 
 def is_key(dtype: DTypeLike) -> bool:
     """True if elements are typed random keys, which are no numbers."""
-    return jnp.issubdtype(dtype, jax.dtypes.prng_key)
+    return is_subdtype(dtype, jax.dtypes.prng_key)
 
 
 def is_discrete(dtype: DTypeLike) -> bool:
     """True if elements are neither real nor complex numbers: integers or booleans, for example."""
-    return not jnp.issubdtype(dtype, jnp.inexact)
+    return not is_subdtype(dtype, jnp.inexact)
 
 
 def is_unsigned(dtype: DTypeLike) -> bool:
     """True if elements are integers of 0 or more."""
-    return jnp.issubdtype(dtype, jnp.unsignedinteger)
+    return is_subdtype(dtype, jnp.unsignedinteger)
 
 
 def is_wide(dtype: DTypeLike) -> bool:
     """True if it is a signed integer dtype with 32 bits or more."""
-    return jnp.issubdtype(dtype, jnp.signedinteger) and jnp.iinfo(dtype).bits >= 32
+    return is_subdtype(dtype, jnp.signedinteger) and jnp.iinfo(dtype).bits >= 32
 
 
 def represents_integers(source: DTypeLike, target: DTypeLike) -> bool:
@@ -91,7 +96,7 @@ def wrap_integer(number: int, dtype: DTypeLike) -> int:
 def represents_values(narrow: DTypeLike, wide: DTypeLike) -> bool:
     """True if every value of a floating-point or boolean dtype is one of the other."""
     if narrow == np.bool_:
-        return jnp.issubdtype(wide, jnp.number)
+        return is_subdtype(wide, jnp.number)
     if not (is_float(narrow) and is_float(wide)):
         return False
     narrow_info, wide_info = jnp.finfo(narrow), jnp.finfo(wide)

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from equivalence_tests.proof.bits.rewriting import SHAPED, elementwise
-from equivalence_tests.proof.dtypes import DType, is_float, is_key
+from equivalence_tests.proof.dtypes import DType, dtype_name, is_float, is_key
 from equivalence_tests.proof.node import Node as Node
 from equivalence_tests.proof.node import cone as cone
 from equivalence_tests.proof.primitives import COPIES, is_elementwise
@@ -57,7 +57,7 @@ class Graph:
                 return self.splat(self.const(first, dtype), array.shape)
         if array.ndim == 0 and is_float(array.dtype) and np.isnan(array):
             array = np.asarray(np.nan).astype(dtype)  # NaN is one value
-        node = self.node("const", (), (str(array.dtype), array.tobytes()), array.shape, dtype)
+        node = self.node("const", (), (dtype_name(dtype), array.tobytes()), array.shape, dtype)
         self.values[node.id] = array
         return node
 
@@ -87,7 +87,7 @@ class Graph:
         dtype: DType,
     ) -> Node:
         """The node of an operation as it stands."""
-        key = (op, tuple(arg.id for arg in args), params, shape, str(dtype))
+        key = (op, tuple(arg.id for arg in args), params, shape, dtype_name(dtype))
         if key not in self.nodes:
             elementwise = op in ("leaf", "const", "splat") or is_elementwise(op)
             general = elementwise and all(arg.general for arg in args)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from flint import arb
 
+from equivalence_tests.proof.dtypes import is_subdtype
 from equivalence_tests.proof.errors import Unclear, Undefined
 from equivalence_tests.proof.interpreter.balls import Array, order
 
@@ -20,10 +21,7 @@ Aval = jax.ShapeDtypeStruct  # the shape and dtype of a variable
 
 def is_kind(aval: Any, kind: Any) -> bool:
     """True if a dtype is of a kind."""
-    return _is_subdtype(aval.dtype, kind)
-
-
-_is_subdtype = functools.lru_cache(256)(jnp.issubdtype)
+    return is_subdtype(aval.dtype, kind)
 
 
 # Entry by entry
