@@ -16,11 +16,9 @@ Command = Callable[..., Any]
 
 def test_the_table_is_printed_and_written(command: Command, tmp_path: Path):
     file = tmp_path / "proofs.json"
-    code, out, _ = command(
-        "prove", "--only", "sgd", "--only", "momentum", "--only", "float32", "--json", str(file)
-    )
+    code, out, _ = command("prove", "--only", "sgd", "--only", "float32", "--json", str(file))
     assert code == 0
-    assert "10 of 10 claims proved" in out
+    assert "2 of 2 claims proved" in out
     rows = json.loads(file.read_text())
     assert {row["proved"] for row in rows} == {"identical"}
     proof = rows[0]["proofs"][0]
