@@ -31,7 +31,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--equivalence-platform",
         choices=("cpu", "gpu", "tpu"),
-        help="where assert_equivalent runs; tests are skipped where there is no such device",
+        help="the platform of assert_equivalent; without such a device its tests are skipped",
     )
     group.addoption(
         "--equivalence-report",
@@ -58,7 +58,7 @@ def assert_equivalent(request: pytest.FixtureRequest) -> "Callable[..., Report]"
         def test_my_adam(assert_equivalent):
             assert_equivalent(optax.adam(1e-3), my_adam(1e-3), params)
 
-    It takes what `equivalence_tests.check_equivalence` takes, and `at_most="identical"` where
+    It takes the arguments of `equivalence_tests.check_equivalence`, and `at_most="identical"` if
     rounding is too much. It returns the report.
     """
     import jax  # pytest starts without it, so that a project may set its flags
@@ -70,7 +70,7 @@ def assert_equivalent(request: pytest.FixtureRequest) -> "Callable[..., Report]"
     platform = request.config.getoption("--equivalence-platform")
     device = first_device(platform)
     if device is None:
-        pytest.skip(f"--equivalence-platform {platform}: there is no such device here")
+        pytest.skip(f"--equivalence-platform {platform}: this machine has no such device")
 
     def check(
         left: "SideLike",
@@ -137,9 +137,9 @@ def assert_proved(request: pytest.FixtureRequest) -> "Callable[..., Proof]":
         def test_my_adam(assert_proved):
             assert_proved(my_adam(1e-3), optax.adam(1e-3), params)
 
-    It takes what `equivalence_tests.prove_equivalence` takes, and `at_most="identical"` where
-    equal over the reals is not enough. It returns the proof. What was proved, and for what, is a
-    property of the test, `proved`, in pytest's own reports.
+    It takes the arguments of `equivalence_tests.prove_equivalence`, and `at_most="identical"` if
+    equal over the reals is not enough. It returns the proof; pytest's own reports have the verdict
+    and its scope as the test's property `proved`.
     """
     from equivalence_tests import EquivalenceError, prove_equivalence  # JAX, see above
 

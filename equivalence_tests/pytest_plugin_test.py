@@ -97,7 +97,7 @@ def test_a_platform_that_is_not_there_is_skipped(tmp_path: Path):
     done = run(tmp_path, "--equivalence-platform", "tpu", "-rs")
     assert done.returncode == 0, done.stdout
     assert "4 skipped" in done.stdout
-    assert "there is no such device here" in done.stdout
+    assert "this machine has no such device" in done.stdout
 
 
 def test_an_unwritable_report_folder_is_misuse_before_any_test_runs(tmp_path: Path):

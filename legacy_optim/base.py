@@ -102,7 +102,7 @@ class OptimizerDef:
           The new parameters and the new state.
 
         Raises:
-          ValueError: `grads` or the state is no tree like `params`.
+          ValueError: `grads` or the state is not a tree like `params`.
         """
         leaves, treedef = jax.tree.flatten(params)
         states = flattened_like(treedef, state.param_states, "optimizer.state.param_states")
@@ -123,7 +123,7 @@ class OptimizerDef:
             replaces all of them first.
 
         Raises:
-          TypeError: an override that is no hyper-parameter.
+          TypeError: an override that is not a hyper-parameter.
         """
         hyper_params = hyper_param_overrides.pop("hyper_params", self.hyper_params)
         return self._override(hyper_params, hyper_param_overrides)
@@ -169,7 +169,7 @@ class OptimizerDef:
           state_dict: nested dicts with `target` and `state`.
 
         Raises:
-          ValueError: a state of an older release from which no later one goes on.
+          ValueError: a state of an older release that no later one can continue.
         """
         refuse_older_weight_norm(state_dict["state"])
         return (
@@ -354,7 +354,7 @@ class ReplicatedOptimizer(OptimizerDef):
 
 
 class MultiOptimizer(OptimizerDef):
-    """Gives groups of parameters optimizers of their own.
+    """Gives each group of parameters its own optimizer.
 
         >>> kernels = legacy_optim.ModelParamTraversal(lambda path, _: path.endswith("kernel"))
         >>> definition = MultiOptimizer((kernels, legacy_optim.GradientDescent(0.5)))
@@ -391,7 +391,7 @@ class MultiOptimizer(OptimizerDef):
     def restore_state(
         self, opt_target: Params, opt_state: OptimizerState, state_dict: StateDict
     ) -> tuple[Params, PyTree]:
-        """Target and state, in the layout of up to flax 0.3.2 as well: one state for each group."""
+        """Target and state, also from the layout of up to flax 0.3.2: one state for each group."""
         groups = grouped_states(state_dict["state"])
         if groups is not None:
             state = merge_groups(groups, self._groups(opt_target), opt_target)

@@ -45,12 +45,12 @@ class DynamicScale(struct.PyTreeNode):
         has_aux: bool = False,
         axis_name: str | None = None,
     ) -> Callable[..., DynamicScaleResult]:
-        """`jax.value_and_grad` on the scaled_loss loss, scaled_loss back.
+        """`jax.value_and_grad` of the scaled loss, with loss and gradients scaled back.
 
         Args:
           fun: returns a scalar loss, or (loss, auxiliary output) with `has_aux`.
           argnums: arguments to differentiate with respect to.
-          has_aux: whether there is auxiliary output.
+          has_aux: True if `fun` returns auxiliary output.
           axis_name: axis of a pmap over which the gradients are averaged.
 
         Returns:

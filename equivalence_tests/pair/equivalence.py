@@ -63,16 +63,16 @@ def check_equivalence(
     Args:
       left: one side.
       right: the other.
-      params: initial parameters, any pytree of floating-point arrays; float64 ones are run so,
-        whether or not JAX is set to it.
+      params: initial parameters, any pytree of floating-point arrays; float64 ones run in float64,
+        even if it is off in JAX.
       gradients: a tree like `params` with a leading axis of steps; or an iterable of trees, one for
         each step; or one of `problems.NAMES`; or `function(step, params) ->
         gradients`, with which each side follows its own gradients.
       steps: number of steps; by default as many as `gradients` has, else 160.
       bound: the distance that still counts as rounding, in ULP at the tensor's scale, for 100
-        steps. More than 1/16 of the scale is not called rounding only: 8 ULP in bfloat16.
-      decide: whether sides that are not identical run in float64 as well, where rounding shrinks.
-      names: what messages and the report call the sides.
+        steps. More than 1/16 of the scale never counts as rounding only: 8 ULP in bfloat16.
+      decide: True to run sides that are not identical in float64 too, where rounding shrinks.
+      names: the sides' names in messages and in the report.
 
     Returns:
       The report: print it, or ask its `verdict`.

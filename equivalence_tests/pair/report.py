@@ -20,30 +20,30 @@ from optax_bridge.correspondence import Verdict
 
 @dataclass(frozen=True)
 class Report:
-    """The report of two optimizers: whether they are the same.
+    """The comparison of two optimizers.
 
     Attributes:
       names: of the two sides.
-      kinds: what they are: `Adam`, `GradientTransformation`, ...
-      sources: how they are written.
+      kinds: their types: `Adam`, `GradientTransformation`, ...
+      sources: their source code.
       steps: number of steps.
       bound: the distance that still counts as rounding, in ULP, for 100 steps.
       comparison: of the trajectories.
-      state_compared: whether the optimizer states were compared as well.
-      wide: the comparison of the same runs in float64, None if there was no need or no way.
+      state_compared: True if the optimizer states were compared too.
+      wide: the comparison of the same runs in float64, None if not needed or not possible.
       parameters_wide: that of the parameters alone in those runs.
-      about_wide: a remark on it, or why there was no way.
+      about_wide: a remark on it, or why it was not possible.
       parameters: the comparison of the parameters alone, which decides where the states are
         related.
-      relations: path -> what the leaf of the right state is, where all are linearly related to the
-        left one's.
-      tried: the gradients in words, where they have a name.
-      started: other parameters that the sides were started from as well, in words.
+      relations: path -> relation of the right state's leaf to the left state, if all leaves are
+        linearly related.
+      tried: the gradients in words, if they have a name.
+      started: other parameters from which the sides also started, in words.
       at_rest: paths of the parameters that no step moves on either side.
-      finite: the number of steps until a parameter is not finite, where the gradients still are;
-        None if there is no such step.
-      closed_loop: whether each side followed its own gradients.
-      pinned: settings that were held fixed.
+      finite: the number of steps until a parameter is not finite although the gradients are; None
+        if there is no such step.
+      closed_loop: True if each side followed its own gradients.
+      pinned: settings that were fixed.
       signature: path of each parameter -> its shape and dtype.
     """
 

@@ -35,9 +35,9 @@ def prove_equivalence(
 ) -> Proof:
     """Proves that two optimizers are the same for all inputs, or shows one on which they differ.
 
-    Both are traced to the programs that run. That they start alike, and that a step from states
-    that are alike leads to such states and to the same parameters, is shown for all parameters,
-    gradients and states at once: so it holds for any number of steps and any loss.
+    Both are traced to the programs that run. The proof shows that they start in related states, and
+    that a step from related states leads to related states and the same parameters, for all
+    parameters, gradients and states: so it holds for any number of steps and any loss.
 
         proof = prove_equivalence(legacy_optim.Adam(1e-3), optax.adam(1e-3), params)
         assert proof.verdict == "equal over the reals", proof
@@ -54,13 +54,13 @@ def prove_equivalence(
       right: the other.
       params: parameters, or their shapes and dtypes; any pytree of floating-point arrays.
       hyper_params: name -> a number. `left` and `right` are then functions from a mapping of these
-        names to a side, and the proof is for all numbers; those given serve for counterexamples.
-        Where a side asks in Python whether one is zero, both cases are proved.
-      relation: from the left side's state to the right one's, where these are equal optimizers
-        with unequal states; by default it is looked for. The state of a transformation is (count,
-        params, state), of a legacy definition (params, state), of a pair of functions the same, of
-        a `TrainState` the `TrainState`.
-      names: what messages call the sides.
+        names to a side, and the proof covers all numbers; yours help to find counterexamples. If a
+        side tests in Python whether one is zero, both cases are proved.
+      relation: a function from the left side's state to the right one's, for equal optimizers with
+        different states; by default the prover searches for one. The state of a transformation is
+        (count, params, state), of a legacy definition or a pair of functions (params, state), of a
+        `TrainState` the `TrainState`.
+      names: the sides' names in messages.
 
     Returns:
       The proof: print it, or ask its `verdict`, one of `identical`, `equal over the reals`,

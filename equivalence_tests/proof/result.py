@@ -68,11 +68,11 @@ class Proof:
 
     Attributes:
       names: of the sides.
-      kinds: what they are.
+      kinds: their types.
       symbols: the hyper-parameters that may be any number.
       cases: one proof for each case of the hyper-parameters.
       seconds: time taken.
-      notes: which hyper-parameters had to stay numbers, and why.
+      notes: the hyper-parameters that had to stay numbers, and why.
       sides: from hyper-parameters to each side.
     """
 
@@ -102,21 +102,20 @@ class Proof:
 
     @property
     def counterexample(self) -> Counterexample | None:
-        """An input on which both part, if they do."""
+        """An input on which the two sides differ, if they do."""
         return next((case.counterexample for case in self.cases if case.counterexample), None)
 
     @property
     def obligations(self) -> tuple[Obligation, ...]:
-        """Everything that was to prove, of all cases."""
+        """All obligations of all cases."""
         return tuple(o for case in self.cases for o in case.induction.obligations)
 
     @functools.cached_property
     def scope(self) -> Scope:
         """The scope of the verdict: shapes, dtypes, leaves, settings, steps.
 
-        Where some element is computed from others than those at its place, by a sum say, the proof
-        is for the shapes that were given. Else it speaks for other shapes as far as the sides do
-        not look at them.
+        If an element depends on elements at other positions, as in a sum, the proof holds only for
+        the given shapes. Otherwise it also holds for other shapes, unless a side reads them.
         """
         covered, looks = GIVEN, dict[str, None]()
         if all(o.equality.general for o in self.obligations):

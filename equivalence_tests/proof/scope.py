@@ -91,7 +91,7 @@ def _short(path: str) -> str:
 
 
 def coverage(sides: tuple[MakeSide, ...], inputs: Inputs) -> tuple[str, tuple[str, ...]]:
-    """For which shapes a proof about some shapes speaks, as far as the sides' Python decides it."""
+    """The shapes that a proof for some shapes covers, as far as the sides' Python decides it."""
     weakest, looks = ANY, dict[str, None]()
     for make in sides:
         kind, places = _coverage_of(make, inputs)

@@ -1,4 +1,4 @@
-"""Optimizers of PyTorch as sides. It is imported when a side of it is made, and only then."""
+"""Optimizers of PyTorch as sides; PyTorch is imported only when such a side is made."""
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
@@ -37,7 +37,7 @@ def torch_side(optimizer: Callable[..., object], /, *args: object, **kwargs: obj
       first step.
 
     Raises:
-      EquivalenceError: PyTorch is not installed, or this does not make one of its optimizers.
+      EquivalenceError: PyTorch is not installed, or `optimizer` does not make an optimizer.
     """
     torch = import_torch("torch_side")
     name = getattr(optimizer, "__name__", type(optimizer).__name__)
