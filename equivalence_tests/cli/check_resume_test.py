@@ -25,9 +25,9 @@ Command = Callable[..., Any]
 @pytest.mark.parametrize(
     ("tx", "code", "closing"),
     [
-        (EXACT, 0, "identical: the migrated optimizer goes on as the old one would have, to the"),
-        (ON_OPTAX, 0, "rounding only: the migrated optimizer goes on as the old one would have,"),
-        (WRONG, 1, "different: the migrated optimizer does NOT go on as the old one would have"),
+        (EXACT, 0, "identical: the migrated optimizer continues as the old one would have, bit"),
+        (ON_OPTAX, 0, "rounding only: the migrated optimizer continues as the old one would have,"),
+        (WRONG, 1, "different: the migrated optimizer does NOT continue as the old one would have"),
     ],
 )
 def test_the_exit_code_is_the_verdict(
@@ -38,7 +38,7 @@ def test_the_exit_code_is_the_verdict(
     done = command("check-resume", *arguments, "--steps", "6")
     assert done.code == code
     assert done.out.splitlines()[-1].startswith(closing)
-    assert "what the model, the data and random numbers make of them" in done.out
+    assert "the effects of the model, the data and random numbers" in done.out
     assert json.loads(Path("a.json").read_text())["verdict"] == closing.partition(":")[0]
 
 

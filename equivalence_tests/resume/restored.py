@@ -29,9 +29,8 @@ def old_checkpoint(checkpoint: Path) -> Read:
     if path is None:
         raise EquivalenceError(
             f"no checkpoint found in {checkpoint}: expected a checkpoint, or a folder with entries "
-            f"named {PREFIX}N, found {_held_by(checkpoint)}. Name the file itself where it has "
-            "another prefix, or the folder that it is in; `optax-bridge inspect PATH` says what a "
-            "file or folder is"
+            f"named {PREFIX}N, found {_held_by(checkpoint)}. Name the file itself if its "
+            "prefix differs, or its folder; `optax-bridge inspect PATH` identifies a file or folder"
         )
     read = read_checkpoint(path)
     if not any(True for _ in optimizers(read.tree)) and (
@@ -40,7 +39,7 @@ def old_checkpoint(checkpoint: Path) -> Read:
         folder_content = "" if Path(path) == checkpoint.absolute() else f" ({_held_by(checkpoint)})"
         raise EquivalenceError(
             f"{path}: expected a checkpoint of flax.optim, found {read.description}: this is a "
-            "checkpoint of the migrated program. Name the old one, the file itself where both are "
+            "checkpoint of the migrated program. Name the old one, the file itself if both are "
             f"in one folder{folder_content}"
         )
     return read
@@ -59,7 +58,7 @@ def restored_by_flax(read: Read, wanted: PyTree) -> PyTree:
             names = ", ".join("/".join(path) for path in paths) or "none"
             raise EquivalenceError(
                 f"{read.path}: expected one legacy optimizer, found {names}. Give --old a function "
-                "that makes all of what the checkpoint holds"
+                "that makes everything in the checkpoint"
             )
         tree = at_path(tree, paths[0])
     return serialization.from_state_dict(wanted, as_arrays(tree))

@@ -39,13 +39,13 @@ from optax_bridge.metadata.paths import key_names, leaves
 from optax_bridge.metadata.trees import Leaf, PyTree
 
 NOT_SEEN = (
-    "Both took steps on the same gradients; what the model, the data and random numbers make of "
-    "them is not compared"
+    "Both took steps on the same gradients; the effects of the model, the data and random numbers "
+    "are not compared"
 )
 _NEXT_STEP = (
-    ". Mend what is restored differently first; then `optax-bridge compare OLD NEW`, with the "
-    "constructor calls of both optimizers, names the setting that differs. Where it is as little "
-    "as a constant in float32 makes, --learning-rate RATE gives both sides the same rate"
+    ". First fix the leaves that are restored differently; then `optax-bridge compare OLD NEW`, "
+    "with the constructor calls of both optimizers, names the setting that differs. If it differs "
+    "as little as a float32 constant makes, pass both sides one rate: --learning-rate RATE"
 )
 
 
@@ -73,8 +73,8 @@ class Resumed:
         """The differences outside of the steps, in lines; empty where all is equal."""
         lines = {
             "restored differently: {}": self.unequal,
-            "only in the checkpoint: {}; the migrated program drops it: what it restores into has "
-            "no field of that name": _fold_paths(self.dropped),
+            "only in the checkpoint: {}; the migrated program drops it, as its state has no field "
+            "of that name": _fold_paths(self.dropped),
             "only in the migrated program: {}; the old one restores nothing there": _fold_paths(
                 self.added
             ),
@@ -98,13 +98,13 @@ class Resumed:
     def closing(self) -> str:
         """The verdict in one line."""
         how = {
-            Verdict.IDENTICAL: "goes on as the old one would have, to the bit",
-            Verdict.ROUNDING: "goes on as the old one would have, but for rounding",
-            Verdict.DIFFERENT: "does NOT go on as the old one would have",
+            Verdict.IDENTICAL: "continues as the old one would have, bit for bit",
+            Verdict.ROUNDING: "continues as the old one would have, except for rounding",
+            Verdict.DIFFERENT: "does NOT continue as the old one would have",
         }
         next_step = _NEXT_STEP if self.verdict is Verdict.DIFFERENT else ""
-        goes_on = f"the migrated optimizer {how[self.verdict]}"
-        return f"{self.verdict.value}: {goes_on}. {NOT_SEEN}{next_step}"
+        outcome = f"the migrated optimizer {how[self.verdict]}"
+        return f"{self.verdict.value}: {outcome}. {NOT_SEEN}{next_step}"
 
     def __str__(self) -> str:
         lines = []
@@ -113,7 +113,7 @@ class Resumed:
             lines += [f"  {line}" for line in str(report).splitlines()]
         if self.others:
             leaves = "1 leaf" if self.others == 1 else f"{self.others} leaves"
-            lines.append(f"outside the optimizers, restored alike by both: {leaves}")
+            lines.append(f"outside the optimizers, restored equally by both: {leaves}")
         if self.other_differences:
             lines.append(self.other_differences)
         if self.neither:
@@ -135,16 +135,16 @@ def resume(
     """Restores a checkpoint of `flax.optim` both ways, takes steps on both sides, and compares."""
     if bool(old) == bool(optimizers):
         raise EquivalenceError(
-            "expected either --old train.py:make_state, the old program's own, or "
-            '--optimizer "Adam(learning_rate=1e-3)", which wrote it; the file has no hyper-'
+            "expected either --old train.py:make_state, of the old program, or "
+            '--optimizer "Adam(learning_rate=1e-3)", its optimizer; the file has no hyper-'
             f"parameters. Found {'both' if old else 'neither'}."
         )
     template = load_object(program, make=True)
     if not _those(template, train_state.TrainState):
         raise EquivalenceError(
             f"{program}: expected a TrainState, or a tree that holds some, found "
-            f"{_description(template)}. Name what the program restores into: what "
-            "TrainState.create makes, with parameters and step"
+            f"{_description(template)}. Name the function that makes the state to restore into, by "
+            "TrainState.create"
         )
     read = _restore(str(checkpoint), lambda: old_checkpoint(checkpoint))
     with _left_over() as dropped:

@@ -111,7 +111,7 @@ def test_a_part_of_a_state_says_what_is_asked_for(case: str, checkpoint: Path):
     made, found = INNER[case]
     file = checkpoint.parent / "inner.py"
     file.write_text(f"import optax\nparams = {{'kernel': 1.0, 'bias': 1.0}}\nmade = {made}\n")
-    with pytest.raises(EquivalenceError, match=f"{found}.*what TrainState.create makes"):
+    with pytest.raises(EquivalenceError, match=f"{found}.*by TrainState.create"):
         resume(checkpoint, f"{file}:made", optimizers=[ADAM])
 
 
@@ -301,7 +301,7 @@ def test_what_the_migrated_program_drops_is_said(by: str, checkpoint: Path):
     """And the verdict is not identical, though the optimizers are."""
     old = f"{checkpoint.parent / 'old.py'}:make_state"
     resumed = resume(checkpoint, lacking(checkpoint.parent, by), old=old, steps=2)
-    assert "only in the checkpoint: " in str(resumed) and "does NOT go on" in resumed.closing
+    assert "only in the checkpoint: " in str(resumed) and "does NOT continue" in resumed.closing
     content = resumed.as_dict()
     assert content["verdict"] == "different"
     left = [] if by == "old program" else ["epoch"]
@@ -426,7 +426,7 @@ def test_what_is_restored_differently_is_different():
     found = Resumed({}, {}, others=2, unequal=["mean", "epoch"])
     assert found.verdict is Verdict.DIFFERENT
     assert str(found).splitlines() == [
-        "outside the optimizers, restored alike by both: 2 leaves",
+        "outside the optimizers, restored equally by both: 2 leaves",
         "restored differently: mean, epoch",
     ]
     assert found.as_dict()["others_unequal"] == ["mean", "epoch"]
