@@ -85,9 +85,8 @@ def placed_like(target: T, tree: T) -> T:
 
 def _own_copy(leaf: Leaf) -> np.ndarray:
     """A copy, made block by block, aligned so that JAX takes it without copying it again."""
-    alignment = 64
-    memory = np.empty(leaf.nbytes + alignment, np.uint8)
-    start = -memory.ctypes.data % alignment
+    memory = np.empty(leaf.nbytes + 64, np.uint8)
+    start = -memory.ctypes.data % 64
     copy, offset = memory[start : start + leaf.nbytes], 0
     for block in blocks_of(leaf):
         copy[offset : offset + block.size] = block

@@ -102,9 +102,8 @@ def is_shape(dims: object) -> bool:
     """True if these are lengths of axes that NumPy takes, those of an empty array included."""
     if not isinstance(dims, list | tuple) or len(dims) > 32:
         return False
-    if not all(type(dim) is int and 0 <= dim <= MAX_ELEMENTS for dim in dims):
-        return False
-    return math.prod(dim or 1 for dim in dims) <= MAX_ELEMENTS
+    are_lengths = all(type(dim) is int and 0 <= dim <= MAX_ELEMENTS for dim in dims)
+    return are_lengths and math.prod(dim or 1 for dim in dims) <= MAX_ELEMENTS
 
 
 def check_unpacked(leaves: Iterable[Leaf], path: Path, requested: int = 0) -> None:

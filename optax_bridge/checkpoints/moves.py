@@ -42,9 +42,8 @@ from optax_bridge.metadata.trees import Leaf, OptState, Params
 _NAMED = 8  # leaves of another shape that a message names before it counts the rest
 
 _NOT_FINITE = (
-    "The training had diverged: take an earlier checkpoint, or keep the value with "
-    "allow_nan=True of optax_bridge.checkpoints.restore_checkpoint or TrainState."
-    "from_legacy_checkpoint, or convert --allow-nan."
+    "The training had diverged: take an earlier checkpoint, or keep the value with allow_nan=True "
+    "(convert --allow-nan)."
 )
 _NEGATIVE = "A mean of squares is damaged, or of another optimizer: take an earlier checkpoint."
 # Fault of a number -> the expectation and the remedy.

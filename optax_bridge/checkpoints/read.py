@@ -163,8 +163,7 @@ def is_checkpoint(folder: Path) -> bool:
 
 def item_of(folder: Path) -> Path | None:
     """The state within the folder of a step that a manager saved, None without one."""
-    items = (folder / item for item in _ITEMS)
-    return next((item for item in items if is_checkpoint(item)), None)
+    return next((folder / item for item in _ITEMS if is_checkpoint(folder / item)), None)
 
 
 def _series_in(folder: Path) -> dict[str, list[tuple[float, Path]]]:

@@ -70,16 +70,13 @@ def from_state_dict(
 def from_bytes(
     target: T, encoded_bytes: bytes, *, missing: str = "error", allow_nan: bool = False
 ) -> T:
-    """Restores msgpack, of `flax.optim` or of today: `flax.serialization.from_bytes`.
+    """Restores msgpack, of `flax.optim` or of today, as `flax.serialization.from_bytes` does.
 
     Args:
       target: see `from_state_dict`.
       encoded_bytes: the result of `flax.serialization.to_bytes`.
       missing: see `from_state_dict`.
       allow_nan: see `from_state_dict`.
-
-    Returns:
-      See `from_state_dict`.
 
     Raises:
       CheckpointError: see `from_state_dict`; or the bytes are damaged, or something else.

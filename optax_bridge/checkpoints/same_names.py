@@ -11,6 +11,7 @@ template's, but:
 - Where the template has a plain number of Python, any number is taken, and no text.
 """
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -50,8 +51,7 @@ OWNERS: dict[str, Owner] = {"params": "params", "ema_params": "params", "opt_sta
 _NO_STEPS = "The file is damaged, or counts something else there: take an earlier checkpoint."
 OTHER_STATE_TYPE = (
     "Casting would lose bits: the exact transformation (optax_bridge's own, "
-    "from_legacy(definition), --recipe exact) keeps that dtype. If this is the exact one already, "
-    "the parameter and its state do not belong together."
+    "from_legacy(definition), --recipe exact) keeps that dtype."
 )
 _OTHER_KIND = (
     "Put a value of that kind and shape into the template, or None, which accepts anything; an "
@@ -100,6 +100,7 @@ class Scope:
     changes: frozenset[tuple[str, str]] = frozenset()  # types of parameters: template's and file's
     copies: int | None = None  # the leading axis of a replicated checkpoint; the template has none
     state: StateItems | None = None  # the planner of a `TrainState` in the tree
+    is_ordered: bool = False  # within an OrderedDict, where Flax wrote NamedTuples by index
 
     @property
     def in_state(self) -> bool:
@@ -141,14 +142,20 @@ def _level(
             return
         yield from surplus_items(saved, paths, scope)
         saved = {}
+    indices = list(map(str, range(len(expected))))
+    is_by_index = scope.is_ordered and set(saved) == set(indices)
+    names = dict(zip(indices if is_by_index else expected, expected, strict=True))
+    is_ordered = scope.owner == "opt_state" and isinstance(expected, OrderedDict)
+    scope = replace(scope, is_ordered=scope.is_ordered or is_ordered)
     for name in saved:
-        if name not in expected:
+        if name not in names:
             yield from surplus_items(saved[name], paths / name, scope)
-    for name, value in expected.items():
+    for name, target in names.items():
+        within = Paths((*paths.source, name), (*paths.target, target))
         if name in saved:
-            yield from same_names(value, saved[name], paths / name, scope)
+            yield from same_names(expected[target], saved[name], within, scope)
         else:
-            yield from missing_items(value, paths / name)
+            yield from missing_items(expected[target], within)
 
 
 def _unbox(

@@ -50,7 +50,7 @@ def _wrapped(tree: PyTree, *, has_leaves: bool) -> PyTree:
         if is_state(node):
             return _Wrapped(node, lambda saved: fields_from_state_dict(node, saved))
         children = {name: _wrapped(child, has_leaves=has_leaves) for name, child in node.items()}
-        levels = {str(name): serialization.to_state_dict(c) for name, c in children.items()}
+        levels = OrderedDict((str(n), serialization.to_state_dict(c)) for n, c in children.items())
         refilled = serialization.from_state_dict
         return _Wrapped(
             levels,

@@ -220,13 +220,17 @@ def test_a_replicated_template_says_so_where_flax_restores():
             serialization.from_bytes(template, serialization.to_bytes(saved))
 
 
-def test_the_state_of_a_named_chain_comes_back() -> None:
-    """Its levels are an OrderedDict."""
+@pytest.mark.parametrize("is_by_index", [False, True], ids=["by name", "by index"])
+def test_the_state_of_a_named_chain_comes_back(is_by_index: bool) -> None:
+    """Its levels are an OrderedDict, in which NamedTuples were once written by index."""
     tx = optax.named_chain(("clip", optax.clip(1.0)), ("adam", optax.adam(0.1)))
     params = OrderedDict(b=jnp.ones(2), a=jnp.ones(3))
     fresh = optax_bridge.TrainState.create(apply_fn=None, params=params, tx=tx)
     saved = fresh.apply_gradients(grads=params)
     tree = cast(Any, serialization.msgpack_restore(serialization.to_bytes(saved)))
+    if is_by_index:
+        adam = tree["opt_state"]["adam"]["0"]
+        tree["opt_state"]["adam"]["0"] = {"0": adam["count"], "1": adam["mu"], "2": adam["nu"]}
     restored = from_state_dict(fresh, tree)
     assert jax.tree.structure(restored) == jax.tree.structure(saved)
     assert type(restored.params) is OrderedDict
