@@ -90,8 +90,8 @@ def of_objects(
     """Returns the explanation of the difference between the two sides of `check_equivalence`."""
     names = options.get("names", ("left", "right"))
 
-    def compare(left: SideLike, right: SideLike, **few: Any) -> Report:
-        return check_equivalence(left, right, params, **{**options, **few})
+    def compare(first: SideLike, second: SideLike, **few: Any) -> Report:
+        return check_equivalence(first, second, params, **{**options, **few})
 
     sides = [ObjectSide(*one) for one in zip(names, (left, right), strict=True)]
     return explanation(sides[0], sides[1], compare, min(FEW, steps), TRIES // 2)

@@ -340,10 +340,10 @@ def _copies(states: Mapping[str, PyTree], *within: str) -> int | None:
 
 
 def _equal(
-    left: PyTree, right: PyTree, copies: tuple[int | None, int | None] = (None, None)
+    first: PyTree, second: PyTree, copies: tuple[int | None, int | None] = (None, None)
 ) -> bool:
     """True if two trees have the same numbers, on every device where one side is replicated."""
-    a, b = (jax.tree.leaves(on_host(value)) for value in (left, right))
+    a, b = (jax.tree.leaves(on_host(value)) for value in (first, second))
     return len(a) == len(b) and all(
         _same(x, y, copies[0]) or _same(y, x, copies[1]) for x, y in zip(a, b, strict=True)
     )

@@ -149,15 +149,13 @@ class Signs(Quotients):
             terms, constant = self._in_whole_numbers(zero) or (zero.to_dict(), fmpq(0))
             if zero.is_constant() or constant.q > 1:
                 return None
-            one, ones = (0,) * self._capacity, [1, -1]
+            ones = [1, -1]
             is_integral = self._in_whole_numbers(zero) is not None
             gen = next(
                 (
                     monomial.index(1)
                     for monomial, number in terms.items()
-                    if monomial != one
-                    and sum(monomial) == 1
-                    and (number in ones or not is_integral)
+                    if sum(monomial) == 1 and (number in ones or not is_integral)
                     if zero.degrees()[monomial.index(1)] == 1
                 ),
                 None,

@@ -74,12 +74,10 @@ def step_numbers(sides: Sequence[Program]) -> list[int]:
     compared |= {float(jnp.iinfo(dtype).max) for dtype in dtypes}
     products = {a * b for a, b in itertools.combinations(sorted(compared), 2)} - compared
 
-    def reachable_steps(numbers: set[float], most: int) -> list[int]:
+    def late_steps(numbers: set[float], most: int) -> list[int]:
         return sorted(int(n) for n in numbers if STEPS < n <= _FARTHEST)[:most]
 
-    return sorted(
-        reachable_steps(compared, _MOST_NUMBERS) + reachable_steps(products, _MOST_PRODUCTS)
-    )
+    return sorted(late_steps(compared, _MOST_NUMBERS) + late_steps(products, _MOST_PRODUCTS))
 
 
 def other_settings(

@@ -123,11 +123,8 @@ class _Search:
         pairs = list(zip(sides, first, strict=True))
         self.constants = [constants(world, side, start) for side, start in pairs]
         self.general = [
-            [
-                s if n is None else n
-                for s, n in zip(world.symbols(side), leaf_constants, strict=True)
-            ]
-            for side, leaf_constants in zip(sides, self.constants, strict=True)
+            [s if n is None else n for s, n in zip(world.symbols(side), numbers, strict=True)]
+            for side, numbers in zip(sides, self.constants, strict=True)
         ]
         self.derived = {each.slot: each for each in hints.derived}
         self.cycle: list[dict[Slot, Node]] = [{}]

@@ -43,12 +43,10 @@ def gather(reals: Entries, node: Node, index: tuple[Index, ...]) -> Rat | None:
         return None
     if list(sizes) != expected_sizes or settings["mode"] != _CLIP:
         return None
-    positions = _numbers(reals, numbers, axes)
+    start = _numbers(reals, numbers, axes)
     rest = iter(index)
     places = tuple(0 if axis in axes else next(rest) for axis in range(len(arg.shape)))
-    return _read(
-        reals, arg, {a: _clamp(reals, positions[a], arg.shape[a] - 1) for a in axes}, places
-    )
+    return _read(reals, arg, {a: _clamp(reals, start[a], arg.shape[a] - 1) for a in axes}, places)
 
 
 def dynamic_update_slice(reals: Entries, node: Node, index: tuple[Index, ...]) -> Rat | None:
