@@ -39,6 +39,7 @@ def test_the_exit_code_is_the_verdict(
     assert done.code == code
     assert done.out.splitlines()[-1].startswith(closing)
     assert "the effects of the model, the data and random numbers" in done.out
+    assert "First fix" not in done.out  # nothing is restored differently
     assert json.loads(Path("a.json").read_text())["verdict"] == closing.partition(":")[0]
 
 

@@ -42,10 +42,11 @@ NOT_SEEN = (
     "Both took steps on the same gradients; the effects of the model, the data and random numbers "
     "are not compared"
 )
+_MEND_FIRST = "First fix the leaves that are restored differently; then "
 _NEXT_STEP = (
-    ". First fix the leaves that are restored differently; then `optax-bridge compare OLD NEW`, "
-    "with the constructor calls of both optimizers, names the setting that differs. If it differs "
-    "as little as a float32 constant makes, pass both sides one rate: --learning-rate RATE"
+    "`optax-bridge compare OLD NEW`, with the constructor calls of both optimizers, names the "
+    "setting that differs. If it differs as little as a float32 constant makes, pass both sides "
+    "one rate: --learning-rate RATE"
 )
 
 
@@ -102,7 +103,8 @@ class Resumed:
             Verdict.ROUNDING: "continues as the old one would have, except for rounding",
             Verdict.DIFFERENT: "does NOT continue as the old one would have",
         }
-        next_step = _NEXT_STEP if self.verdict is Verdict.DIFFERENT else ""
+        mend = _MEND_FIRST if self.other_differences else ""
+        next_step = f". {mend}{_NEXT_STEP}" if self.verdict is Verdict.DIFFERENT else ""
         outcome = f"the migrated optimizer {how[self.verdict]}"
         return f"{self.verdict.value}: {outcome}. {NOT_SEEN}{next_step}"
 

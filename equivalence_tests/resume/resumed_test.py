@@ -302,6 +302,7 @@ def test_what_the_migrated_program_drops_is_said(by: str, checkpoint: Path):
     old = f"{checkpoint.parent / 'old.py'}:make_state"
     resumed = resume(checkpoint, lacking(checkpoint.parent, by), old=old, steps=2)
     assert "only in the checkpoint: " in str(resumed) and "does NOT continue" in resumed.closing
+    assert "First fix" in resumed.closing
     content = resumed.as_dict()
     assert content["verdict"] == "different"
     left = [] if by == "old program" else ["epoch"]

@@ -46,7 +46,7 @@ def damage_of(folder: Path) -> list[str]:
     try:
         step_in(folder)
     except CheckpointError as error:
-        other = f"{INDEX}: expected {error.expected}, found {error.found}"
+        other = f"{INDEX}: expected {error.expected}, found {error.found}. {error.remedy}"
         problems += [] if problems else [other]
     return problems
 
