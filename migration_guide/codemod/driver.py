@@ -204,11 +204,14 @@ def _readers(project: Project) -> Callable[[Candidate], bool]:
 def _half_precision(group: Sequence[Candidate]) -> dict[Path, Sign]:
     """File -> the line that says half precision; in a notebook with its cell."""
     readable = {c.file.path: c for c in group if not c.unreadable}
-    signs = half_precision.signs({path: c.code for path, c in readable.items()})
+    sources = {path: c.code for path, c in readable.items()}
+    if any(c.file.explicit for c in group):
+        sources = half_precision.with_imports(sources)
+    signs = half_precision.signs(sources)
     for path, sign in signs.items():
-        book = readable[Path(sign.path)].book
-        if book is not None:
-            cell, line = book.location(sign.line)
+        origin = readable.get(Path(sign.path))
+        if origin is not None and origin.book is not None:
+            cell, line = origin.book.location(sign.line)
             signs[path] = dataclasses.replace(sign, cell=cell, line=line)
     return signs
 

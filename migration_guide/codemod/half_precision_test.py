@@ -33,6 +33,17 @@ PERHAPS = {
     "number-of-bytes": "np.frombuffer(data, '<f2')",
     "looked-up": "x.astype(getattr(jnp, name))",
     "either": "jnp.asarray(x, dtype=jnp.float32 if a else b)",
+    "variable-named-like-a-letter": "d = load()['dtype']\ny = jnp.zeros(3, dtype=d)",
+    "cast-to-a-variable": "x.astype(d)",
+    "flag-s-into-a-variable": "t = FLAGS.dtype if FLAGS else jnp.float32",
+    "flag-by-position": "p = jnp.ones((3, 4), args.dtype)",
+    "variable-by-position": "p = jnp.full((3,), 0.5, d)",
+    "range": "jnp.arange(0, 3, 1, TYPES[args.precision])",
+    "parameter-by-position": "def init(key, shape, dtype):\n    return jnp.zeros(shape, dtype)",
+    "handed-on": "class M:\n    dtype = jnp.float32\nm = M(config.model_dtype)",
+    "function": "def half(x): return x",
+    "switch": "train(half=True)",
+    "option": "parser.add_argument('--half-precision')",
 }
 FLOAT32 = {
     "module-s-own": "nn.Dense(3, dtype=self.dtype)",
@@ -44,6 +55,9 @@ FLOAT32 = {
     "letters": "p = x.astype('f'), y.astype('>f4'), z.astype('i')",
     "initializer": "def init(key, shape, dtype=jnp.float32): return jnp.zeros(shape, dtype)",
     "compared": "x.dtype == y",
+    "by-position": "jnp.asarray(x, np.int32), jnp.full(3, x, y.dtype), jnp.array(x, copy=c)",
+    "no-dtype-by-position": "jnp.arange(a, b, c), jnp.zeros(shape), queue.empty(), jnp.full(s, x)",
+    "set": "config.dtype = 'float32'; y = half",
     "key": "x = {'e': y['e'], 'half': y['half']}",
     "variables": "half, mixed = x / 2, half + y",
     "no-python": "f(half",
@@ -78,18 +92,25 @@ HALF = "def get(c):\n    c.half_precision = True\n"
         ("net/model.py", "import between", True),
         ("model.py", "", False),
         ("models.py", "import model", False),
+        ("__init__.py", "from . import get", True),
+        ("model.py", "from {} import model", True),
     ],
-    ids=["plain", "relative", "package", "init", "at-a-remove", "neighbour", "alike"],
-)
+    ids=[
+        "plain", "relative", "package", "init", "at-a-remove", "neighbour", "alike", "own-package",
+        "package-around",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("named", ["", "train.py"], ids=["folder", "file"])
 def test_the_files_that_a_program_imports_decide_and_no_others(
-    tmp_path: Path, name: str, imports: str, decides: bool
+    tmp_path: Path, name: str, imports: str, decides: bool, named: str
 ):
+    imports = imports.format(tmp_path.name)
     (tmp_path / "net").mkdir()
     (tmp_path / "between.py").write_text("from net import model\n", encoding="utf-8")
     (tmp_path / name).write_text(HALF, encoding="utf-8")
     (tmp_path / "train.py").write_text(TRAIN.format(imports), encoding="utf-8")
-    results = {r.path.name: r for r in driver.migrate([tmp_path], Options()).results}
-    result = results["train.py"]
+    report = driver.migrate([tmp_path / named], Options())
+    result = {r.path.name: r for r in report.results}["train.py"]
     assert result.for_float32 is not decides
     assert ("optax_bridge.adam(" in result.code) is decides
     if decides:
