@@ -14,6 +14,7 @@ from optax_bridge.correspondence.expression import ExpressionError, parse
 from optax_bridge.correspondence.recipe import Source
 from optax_bridge.legacy import transformation_of
 from optax_bridge.torch.definition import ScalarOrSchedule, TorchOptimizer
+from optax_bridge.torch.schedules import CYCLED
 
 _IS_ON = "True"
 Group = str | legacy_optim.ModelParamTraversal  # a pattern of paths, or what selects them
@@ -109,12 +110,7 @@ def _check_schedulers(groups: Sequence[Mapping[str, Any]], has_rate: bool) -> No
             "rate"
         )
     if any("base_momentum" in group for group in groups):
-        raise ValueError(
-            "a scheduler with cycle_momentum=True, its default, is attached to the optimizer and "
-            "changes its momentum from step to step: write the transformation with a function of "
-            "the count, optax_bridge.torch.sgd(lr=..., momentum=function), or for Adam and its "
-            "variants betas=function, which returns both"
-        )
+        raise ValueError(f"the optimizer's scheduler: {CYCLED}")
 
 
 def _from_text(text: str) -> Described:

@@ -140,7 +140,7 @@ def test_an_attached_scheduler_is_not_taken_for_a_constant_rate():
     tx: Any = from_torch(optimizer, lr=0.25)
     assert tx.hyper_params["lr"] == 0.25
     optimizer.param_groups[1] |= {"base_momentum": 0.85}
-    with pytest.raises(ValueError, match=r"changes its momentum .*betas=function"):
+    with pytest.raises(ValueError, match=r"changes the momentum .*betas=function"):
         from_torch(optimizer, lr=0.1)
 
 

@@ -26,6 +26,11 @@ Rate = Callable[[Epoch], Any]  # at an epoch
 Maker = Callable[..., Rate]
 
 _IGNORED = ("optimizer", "last_epoch", "verbose")  # arguments that no rate depends on
+CYCLED = (
+    "cycle_momentum=True, the default, changes the momentum as well, which no rate does. Write the "
+    "transformation with a function of the count, optax_bridge.torch.sgd(lr=..., "
+    "momentum=function), or for Adam and its variants betas=function, which returns both"
+)
 
 OTHERWISE = {
     "ReduceLROnPlateau": (
@@ -44,7 +49,7 @@ OTHERWISE = {
     "CyclicLR": (
         "write it as a schedule of the count: lambda count: base_lr + (max_lr - base_lr) * (1 - "
         "jnp.abs(count % (2 * step_size_up) / step_size_up - 1)) in the mode 'triangular'. "
-        "cycle_momentum=True, the default, changes the momentum as well"
+        + CYCLED
     ),
 }
 
@@ -60,7 +65,8 @@ def from_torch_schedule(
 
     Args:
       scheduler: the constructor call as text, which is parsed and never evaluated (`SequentialLR`
-        takes a list of calls), or the scheduler itself, whose settings are read.
+        takes a list of calls), or the scheduler itself, whose settings are read. It must have
+        stepped with its optimizer from the first step on, which SGD's state does not show.
       lr: the optimizer's own rate, from which the scheduler starts. A scheduler object holds it,
         unless groups have rates of their own: then make one schedule for each.
       steps_per_epoch: optimizer steps for each scheduler step; 1 if both step together.
@@ -70,8 +76,8 @@ def from_torch_schedule(
 
     Raises:
       ExpressionError: the text is not a constructor call of a scheduler.
-      ValueError: no schedule of the count is equivalent (the message says what to do instead), or
-        `lr` is missing.
+      ValueError: no schedule of the count is equivalent (the message says what to do instead),
+        `lr` is missing, or the scheduler and its optimizer have taken different numbers of steps.
     """
     if steps_per_epoch < 1:
         raise ValueError(f"steps_per_epoch: expected 1 or more, found {steps_per_epoch}")
@@ -81,6 +87,7 @@ def from_torch_schedule(
         rate = _from_text(scheduler, 0.0 if lr is None else lr)
     else:
         rate = _from_object(scheduler, lr)
+        _check_count(scheduler, steps_per_epoch)
 
     def schedule(count: Any) -> jax.Array:
         with jax.enable_x64(True):
@@ -181,11 +188,7 @@ def _one_cycle(
 def _check_momentum(is_cycled: bool) -> None:
     """Refuses OneCycleLR's own schedule of the momentum."""
     if is_cycled:
-        raise ValueError(
-            "OneCycleLR(cycle_momentum=True), the default, changes the momentum as well, which no "
-            "schedule of the rate does: write the call with cycle_momentum=False for the rate "
-            "alone, and give the exact transformation a function of the count for its momentum"
-        )
+        raise ValueError(f"OneCycleLR: {CYCLED}; cycle_momentum=False leaves the rate alone")
 
 
 def _phases(ends: Sequence[float], rates: Sequence[float], anneal_strategy: str) -> Rate:
@@ -291,8 +294,7 @@ def _from_object(scheduler: Any, lr: float | None) -> Rate:
     name = type(scheduler).__name__
     if not type(scheduler).__module__.startswith("torch.optim"):
         raise TypeError(f"expected a scheduler of torch.optim, or text, found {name}")
-    if name in OTHERWISE:
-        raise ValueError(f"{name}: {OTHERWISE[name]}")
+    maker = _maker(name)
     inner = getattr(scheduler, "_schedulers", ())
     rates = (inner[0] if inner else scheduler).base_lrs
     if lr is None and len({*map(float, rates)}) > 1:
@@ -306,12 +308,26 @@ def _from_object(scheduler: Any, lr: float | None) -> Rate:
         return _sequential(base, schedulers, scheduler._milestones)
     if name == "OneCycleLR":
         return _one_cycle_of(scheduler, base)
-    maker = _maker(name)
     names = [*inspect.signature(maker).parameters][1:]
     settings = {key: getattr(scheduler, key) for key in names if hasattr(scheduler, key)}
     if name == "MultiStepLR":
         settings["milestones"] = sorted(scheduler.milestones.elements())
     return maker(base, **settings)
+
+
+def _check_count(scheduler: Any, steps_per_epoch: int) -> None:
+    """Refuses a scheduler at another step than its optimizer, whose steps a state counts."""
+    states = scheduler.optimizer.state.values()
+    steps = max((int(state["step"]) for state in states if "step" in state), default=0)
+    if steps and scheduler.last_epoch != steps // steps_per_epoch:
+        name = type(scheduler).__name__
+        raise ValueError(
+            f"{name}: expected the scheduler at {steps // steps_per_epoch}, as its optimizer has "
+            f"taken {steps} steps, found it at {scheduler.last_epoch}. If it steps once in N steps "
+            "of the optimizer, give steps_per_epoch=N. If it was attached after K steps, write it "
+            f'as text, schedule = from_torch_schedule("{name}(...)", lr=...), and give lr=lambda '
+            "count: schedule(count - K)"
+        )
 
 
 def _one_cycle_of(scheduler: Any, base: float) -> Rate:

@@ -69,7 +69,9 @@ def test_rates_of_objects_are_those_that_pytorch_sets(name: str, lr: float):
     torch = pytest.importorskip("torch")
     schedulers = torch.optim.lr_scheduler
     groups = [{"params": [torch.nn.Parameter(torch.zeros(1))], "lr": rate} for rate in (0.1, 0.02)]
-    optimizer = torch.optim.SGD(groups, momentum=0.9)
+    optimizer = torch.optim.Adam(groups)
+    for group in groups:
+        group["params"][0].grad = torch.ones(1)
     group = optimizer.param_groups[0 if lr == 0.1 else 1]
     if name == "OneCycleLR":
         make = functools.partial(schedulers.OneCycleLR, optimizer, [0.5, 0.3], 20, three_phase=True)
@@ -93,6 +95,12 @@ def test_rates_of_objects_are_those_that_pytorch_sets(name: str, lr: float):
         if count < 19:
             optimizer.step()
             scheduler.step()
+    from_torch_schedule(scheduler, lr=group["initial_lr"])
+    for _ in range(19):
+        optimizer.step()
+    with pytest.raises(ValueError, match=r"at 38, .* taken 38 steps, found it at 19"):
+        from_torch_schedule(scheduler, lr=group["initial_lr"])
+    from_torch_schedule(scheduler, lr=group["initial_lr"], steps_per_epoch=2)
 
 
 @pytest.mark.parametrize(("norm_type", "scale"), [(2.0, 5.0), (np.inf, 4.0), (1.0, 7.0)])
