@@ -55,21 +55,18 @@ def from_legacy(
 
 
 def transformation_of(
-    definition: legacy_optim.OptimizerDef, exact: bool, *, strict: bool = False
+    definition: legacy_optim.OptimizerDef, exact: bool
 ) -> optax.GradientTransformationExtraArgs:
-    """See `from_legacy`; if `strict`, a group that holds no parameter is an error."""
+    """See `from_legacy`."""
     choice = choose_recipe(definition, "exact" if exact else "optax")
     if choice.claim.verdict is Verdict.DIFFERENT:
         raise UnsupportedSetting(f"{choice.reason}. exact=True is exact.")
-    return build_choice(choice, strict=strict)
+    return build_choice(choice)
 
 
-def build_choice(choice: Choice, *, strict: bool = False) -> optax.GradientTransformationExtraArgs:
+def build_choice(choice: Choice) -> optax.GradientTransformationExtraArgs:
     """Builds a recipe; public Optax in it refuses parameters for which it does not hold."""
-    call = _with_checks(choice)
-    if strict and choice.parts:
-        call = Call(call.target, call.args, {**call.kwargs, "strict": True})
-    return optax.with_extra_args_support(build(call))
+    return optax.with_extra_args_support(build(_with_checks(choice)))
 
 
 def _with_checks(choice: Choice) -> Call:

@@ -8,11 +8,15 @@ import optax
 
 import legacy_optim
 from legacy_optim.deprecation import describing
+from optax_bridge._text import listing
 from optax_bridge.checkpoints.definitions import path_pattern
 from optax_bridge.correspondence import TORCH, Described, entries_by_class
 from optax_bridge.correspondence.expression import ExpressionError, parse
 from optax_bridge.correspondence.recipe import Source
 from optax_bridge.legacy import transformation_of
+from optax_bridge.metadata.trees import OptState, Params
+from optax_bridge.optimizers.groups import groups_of
+from optax_bridge.optimizers.selectors import ParamLeaves
 from optax_bridge.torch.definition import ScalarOrSchedule, TorchOptimizer
 from optax_bridge.torch.schedules import CYCLED
 
@@ -24,7 +28,7 @@ class _OptimizerOfTorch(Protocol):
     param_groups: list[dict[str, Any]]
 
 
-OptimizerOrText = str | _OptimizerOfTorch | Described | TorchOptimizer
+OptimizerOrText = str | _OptimizerOfTorch | TorchOptimizer
 
 
 def from_torch(
@@ -58,12 +62,36 @@ def from_torch(
       ExpressionError: the text is not a constructor call, or a setting is not a literal.
       TypeError: `optimizer` is not an optimizer of PyTorch.
       ValueError: groups differ, and `groups` does not say which parameters are in each; or a
-        scheduler is attached without `lr`. `init` raises it for a group that selects no parameter.
+        scheduler is attached without `lr`. `init` raises it for a group that selects no parameter,
+        or, with as many parameters as the optimizer has tensors, more or fewer than its own.
       UnsupportedSetting: `exact=False`, and public Optax has no equivalent of these settings.
     """
     definition = torch_definition(optimizer, lr=lr, groups=groups)
-    # PyTorch's groups hold tensors: one that selects nothing would freeze them.
-    return transformation_of(definition, exact, strict=groups is not None)
+    tx = transformation_of(definition, exact)
+    if not isinstance(definition, legacy_optim.MultiOptimizer):
+        return tx
+    tensors = [len(group["params"]) for group in getattr(optimizer, "param_groups", ())]
+
+    def init(params: Params) -> OptState:
+        _check_groups(definition.traversals, params, tensors)
+        return tx.init(params)
+
+    return tx._replace(init=init)
+
+
+def _check_groups(selectors: Sequence[Group], params: Params, tensors: Sequence[int]) -> None:
+    """Refuses groups that leave parameters where PyTorch's move them."""
+    names = ["/" + "/".join(path) for path in ParamLeaves(params).names]
+    groups = [group.indices for group in groups_of(selectors, params)] if names else []
+    missing = [name for index, name in enumerate(names) if not any(index in g for g in groups)]
+    is_whole = sum(tensors) == len(names)  # each parameter is then one tensor of PyTorch
+    for number, indices in enumerate(groups):
+        if len(indices) != tensors[number] if is_whole else not indices:
+            expected = f"{tensors[number]}, as PyTorch's group has" if is_whole else "1 or more"
+            raise ValueError(
+                f"groups[{number}]: expected {expected}, found {len(indices)} of the {len(names)} "
+                f"parameters. In no group: {listing(missing) or 'none'}"
+            )
 
 
 def torch_definition(
@@ -73,11 +101,7 @@ def torch_definition(
     groups: Sequence[Group] | None = None,
 ) -> legacy_optim.OptimizerDef:
     """The definition of an optimizer of `torch.optim`; the arguments are those of `from_torch`."""
-    if isinstance(optimizer, TorchOptimizer):
-        entry = entries_by_class(TORCH)[type(optimizer).__name__]
-        optimizer = Described(entry, entry.settings(optimizer))
-    described = _from_text(optimizer) if isinstance(optimizer, str) else optimizer
-    parts = [described] if isinstance(described, Described) else _from_object(described)
+    parts = [_from_text(optimizer)] if isinstance(optimizer, str) else _from_object(optimizer)
     _check_schedulers(getattr(optimizer, "param_groups", ()), lr is not None)
     rates = list(lr) if isinstance(lr, Sequence) else [lr] * len(parts)
     if len(rates) != len(parts):
@@ -125,15 +149,17 @@ def _from_text(text: str) -> Described:
 
 
 def _from_object(optimizer: Any) -> list[Described]:
-    """Each group of an optimizer of PyTorch, which is not imported here."""
+    """A definition, or each group of an optimizer of PyTorch, which is not imported here."""
     cls = type(optimizer)
     name, groups = cls.__name__, getattr(optimizer, "param_groups", None)
+    entry = entries_by_class(TORCH).get(name)
+    if entry is not None and isinstance(optimizer, TorchOptimizer):
+        return [Described(entry, entry.settings(optimizer))]
     if not isinstance(groups, list) or not cls.__module__.startswith("torch.optim"):
         raise TypeError(
             "optimizer: expected a constructor call as text, such as 'torch.optim.AdamW(lr=1e-3)', "
             f"or an optimizer of torch.optim, found {cls.__module__}.{name}"
         )
-    entry = entries_by_class(TORCH).get(name)
     if entry is None:
         raise TypeError(
             f"torch.optim.{name}: {TORCH.without_entry.get(name, 'it has no entry here')}"

@@ -126,8 +126,15 @@ def test_groups_of_an_optimizer_become_groups_where_their_paths_are_said():
         same: Any = from_torch(optimizer_of("AdamW", kernels, kernels))
     settings = [(each.lr, each.weight_decay) for each in definition.sub_optimizers]
     assert settings == [(0.125, 0.01), (0.5, 0.01), (0.25, 0.0)]
-    with pytest.raises(ValueError, match="group 0: none of the 2 parameters is selected"):
+    with pytest.raises(ValueError, match=r"groups\[0\]: expected 1 or more, found 0 of the 2 "):
         strict.init(PARAMS)
+    optimizer = optimizer_of("SGD", {"lr": 0.5, "params": [0, 1]}, {"lr": 0.1, "params": [2]})
+    message = r"groups\[0\]: expected 2, as PyTorch's group has, found 1.* group: /layer/bias"
+    for exact in (True, False):
+        narrow = from_torch(optimizer, groups=("/layer/kernel", "/head"), exact=exact)
+        with pytest.raises(ValueError, match=message):
+            narrow.init({**PARAMS, "head": jnp.ones(2)})
+        narrow.init({"layer": {"kernel": jnp.ones((2, 3))}, "head": jnp.ones(2)})  # fused, say
     assert same.hyper_params["betas"] == (0.5, 0.75) and type(same.hyper_params["lr"]) is float
     with pytest.raises(ValueError, match="lr: expected one for each of 3 groups, found 2"):
         from_torch(optimizer_of("SGD", {}, {}, {}), lr=[0.5, 0.25])

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import legacy_optim
+from optax_bridge._text import listing
 from optax_bridge.checkpoints.devices import as_arrays
 from optax_bridge.checkpoints.errors import CheckpointError
 from optax_bridge.checkpoints.formats.pytorch import as_tree
@@ -48,6 +49,11 @@ def state_from_torch(
     order = [name for group in groups for name in group]
     file = dataclasses.replace(file, model="model", optimizer="optimizer", order=order)
     rules = file.rules(list(checkpoint.tensors))
+    if second := [name for name in checkpoint.tied if name in file.entries]:
+        raise CheckpointError(
+            file.path, "a line for the first name of each tied tensor", listing(second),
+            "Such a tensor is one parameter: give the first name its line, and drop the others.",
+        )  # fmt: skip
     traversals = [_traversal({*group}, rules) for group in groups]
     definition = torch_definition(optimizer, lr=lr, groups=traversals if groups[1:] else None)
     if saved["optimizer"]["state"] or step:
