@@ -135,7 +135,7 @@ def _flat(converted: Converted, read: Read) -> PyTree:
     others = {n: v for n, v in others.items() if not is_step_again(n, v, int(state.step))}
     if taken := sorted(others.keys() & fields.keys()):
         raise CheckpointError(
-            read.path, "entries beside the optimizer that are named unlike a TrainState's fields",
+            read.path, "other entries whose names are not fields of a TrainState",
             ", ".join(taken), "Leave out --layout flat: entries of these names then stay in place.",
         )  # fmt: skip
     return fields | others

@@ -135,7 +135,7 @@ def _check_apart(source: Path, destination: Path) -> None:
     paths = sorted(Path(os.path.realpath(path)) for path in (source, destination))
     if paths[0] in (paths[1], *paths[1].parents):
         raise CheckpointError(
-            destination, "another place than the source", f"the source, {source}",
+            destination, "a destination other than the source", f"the source, {source}",
             "The source is only read, never replaced: name another destination.",
         )  # fmt: skip
 

@@ -253,7 +253,7 @@ def test_what_held_an_optimizer_is_restored_into_a_state(msgpack: bool, tmp_path
             restored = checkpointer.restore(tmp_path / "new", empty)
     same_bits(restored, expected)
     with pytest.raises(
-        CheckpointError, match=r"a TrainState's fields, found opt_state, params, step\. Leave"
+        CheckpointError, match=r"fields of a TrainState, found opt_state, params, step\. Leave"
     ):
         momentum = parse_definition(OPTIMIZERS["momentum"])
         convert_file(FILES / "values.msgpack", tmp_path / "other", momentum, layout="flat")

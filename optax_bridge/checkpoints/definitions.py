@@ -60,9 +60,7 @@ def _call(value: object, expression: str, name: str = "") -> PyTree:
     if isinstance(value, Source):
         if name == "learning_rate":
             return None
-        raise ExpressionError(
-            f"{expression!r}: {name}={value.text} is no value; write a number: nothing is evaluated"
-        )
+        raise ExpressionError(f"{expression!r}: {name}={value.text} is not a value: write a number")
     return value
 
 
@@ -127,7 +125,7 @@ def check_axes_of_t5x(
             f"{place}, {brief(differing)}", "statistics along the axes that the rules name",
             "T5X's checkpoints, where a rule without a batch axis has no say over parameters of "
             "rank 2 and below",
-            "To go on as T5X did, pass optax_bridge.adafactor(..., as_in_t5x=True).",
+            "To continue as T5X did, pass optax_bridge.adafactor(..., as_in_t5x=True).",
         )  # fmt: skip
 
 

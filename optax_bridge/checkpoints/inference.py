@@ -50,8 +50,8 @@ def looks_like(part: Part) -> str:
     if inner:
         return f"{names[0]} of {', '.join(sorted(map(looks_like, inner)))}"
     if not names and has_older_weight_norm(part.param_states):
-        return "WeightNorm of up to flax 0.3.6, from which no later release goes on"
-    return " or ".join(names) or "none of legacy_optim's optimizers"
+        return "WeightNorm of up to flax 0.3.6, which no later release can continue"
+    return " or ".join(names) or "no optimizer of legacy_optim"
 
 
 def other_classes(part: Part, name: str) -> str:
@@ -61,7 +61,7 @@ def other_classes(part: Part, name: str) -> str:
         return ""
     # A state of which some leaves are damaged is told leaf by leaf, not taken for another's.
     may_be = name in classes or any(entry.matches({names}) for names in _field_names(part))
-    return "" if may_be or not classes else f"that of {looks_like(part)}"
+    return "" if may_be or not classes else f"the state of {looks_like(part)}"
 
 
 def has_unmatched(part: Part) -> bool:

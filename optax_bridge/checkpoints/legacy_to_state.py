@@ -156,7 +156,7 @@ def _recipe_items(template: OptState, part: Part) -> Iterator[Item]:
         for entry in (optax_entries(template) if dtypes else ())
     ]
     if choices and all(choice.kind == "exact" for choice in choices):
-        actual = f"that of public Optax ({choices[0].reason})"
+        actual = f"the state of public Optax ({choices[0].reason})"
         at = (*part.path, "opt_state")
         yield Misfit(at, "the state of an exact transformation", actual, _NOT_OPTAX)
 

@@ -272,5 +272,5 @@ def check_parameters(params: Params, home: str) -> None:
         if not is_wide and leaf.dtype.kind != "c":
             raise CheckpointError(
                 where, "a parameter in floating point of 16 bits or more", str(leaf.dtype),
-                "flax.optim never trained such a leaf; take it out of the optimizer's target.",
+                "flax.optim never trained such a leaf; remove it from the optimizer's target.",
             )  # fmt: skip

@@ -138,7 +138,7 @@ class Side(enum.Enum):
 
     MISSING = "in the target"
     SURPLUS = "in the checkpoint, within a state"
-    UNUSED = "in the checkpoint, outside of states, which is no error"
+    UNUSED = "in the checkpoint, outside of states (not an error)"
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ def test_flax_s_own_train_state_takes_an_old_optimizer_over(tx: Any):
 
 
 def test_the_first_weight_norm_is_refused_by_name():
-    """What flax up to 0.3.6 saved, from which no later release goes on."""
+    """What flax up to 0.3.6 saved, which no later release can continue."""
     saved: Any = serialization.to_state_dict(optim.WeightNorm(optim.Momentum(0.1)).create(PARAMS))
     state = saved["state"]["param_states"]["kernel"]
     state["mult"] = state.pop("scale")

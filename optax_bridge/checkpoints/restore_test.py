@@ -135,7 +135,7 @@ def test_copies_for_devices_come_once_or_as_many_as_they_are(
     if saved_copies and not copies:
         saved["epoch"][1] = 5
         for epoch, message in (
-            (saved["epoch"], "equal copies, as it was replicated"),
+            (saved["epoch"], "equal copies, as when replicated"),
             (np.full(3, 4), ""),
         ):
             with pytest.raises(CheckpointError, match=rf"\['epoch'\].*{message}"):

@@ -184,7 +184,7 @@ def leaf_item(expected: Leaf, saved: Leaf, paths: Paths, scope: Scope) -> Item |
     if scope.copies is not None and np.shape(saved) == (scope.copies, *np.shape(expected)):
         saved = one_copy(saved)
         if saved is None:
-            return Misfit(path, "equal copies, as it was replicated", "copies that differ")
+            return Misfit(path, "equal copies, as when replicated", "copies that differ")
     if is_key(expected):
         bits = jax.eval_shape(jax.random.key_data, expected)
         if np.shape(saved) == bits.shape and getattr(saved, "dtype", None) == bits.dtype:

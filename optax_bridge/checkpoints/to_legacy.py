@@ -109,7 +109,7 @@ def _one_state(read: Read, path: Names) -> PyTree:
         state = without_copies(state, np.shape(state["step"])[0])
     if np.ndim(state["step"]):
         raise CheckpointError(
-            place_of(read.path, (*path, "step")), "one state, or equal copies of one",
+            place_of(read.path, (*path, "step")), "one state, or identical copies of it",
             f"{np.shape(state['step'])[0]} that differ",
             "Convert each in Python: state.to_legacy(definition).",
         )  # fmt: skip

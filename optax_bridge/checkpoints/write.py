@@ -54,7 +54,9 @@ def _check(destination: Path, force: bool) -> None:
     above = next(path for path in destination.parents if os.path.lexists(path))
     if not above.is_dir():
         found = f"{'a file' if above.exists() else 'a broken link'}, {above}"
-        raise CheckpointError(destination, "a folder to write into", found, "Name another place.")
+        raise CheckpointError(
+            destination, "a folder to write into", found, "Name another destination."
+        )
     if not os.path.lexists(destination):
         return
     if not force:

@@ -151,11 +151,11 @@ FAILURES = {
     "no_source": (["nothing", "{new}", *AS_ADAM], "nothing of that name"),
     "other_optimizer": (
         [ADAM, "{new}", "--optimizer", "Momentum(0.1)"],
-        "the state of Momentum, found that of AdaBelief or Adam or LAMB. The state",
+        "the state of Momentum, found the state of AdaBelief or Adam or LAMB. The state",
     ),
     "within_another": (
         [str(FILES / "weight_norm.msgpack"), "{new}", *AS_ADAM],
-        "the state of Adam, found that of WeightNorm of AdaBelief or Adam or LAMB. The state",
+        "the state of Adam, found the state of WeightNorm of AdaBelief or Adam or LAMB. The state",
     ),
     "no_folder": (
         [ADAM, str(FILES / "adagrad.msgpack" / "er"), *AS_ADAM],
@@ -208,7 +208,7 @@ def test_source_is_never_the_destination(place: str, tmp_path: Path) -> None:
         destination = tmp_path / "link"
         destination.symlink_to(source)
     done = bridge("convert", source, destination, *AS_ADAM, "--force")
-    assert done.exit_code == 1 and "another place than the source" in done.stderr
+    assert done.exit_code == 1 and "a destination other than the source" in done.stderr
     done = bridge("inspect", source)
     assert done.exit_code == 0 and "float32[4, 3]" in done.stdout
 
@@ -227,7 +227,7 @@ def test_a_state_that_was_saved_for_each_device_goes_back_once(tmp_path: Path) -
     source.write_bytes(serialization.to_bytes(members))
     refused = bridge("convert", source, tmp_path / "other", *optimizers)
     assert refused.exit_code == 1
-    assert "expected one state, or equal copies of one, found 2 that differ" in refused.stderr
+    assert "expected one state, or identical copies of it, found 2 that differ" in refused.stderr
 
 
 def test_convert_says_which_recipe_and_makes_folders(tmp_path: Path) -> None:

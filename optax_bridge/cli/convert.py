@@ -149,7 +149,7 @@ def convert(
     | 0 | converted |
     | 1 | the checkpoint cannot be converted |
     | 2 | misuse: options that do not go together, no checkpoint at the path, a program that fails |
-    | 130 | interrupted; the destination is as it was |
+    | 130 | interrupted; the destination is unchanged |
 
     Examples:
     - `optax-bridge convert checkpoint_100 new/ --like train.py:make_state`

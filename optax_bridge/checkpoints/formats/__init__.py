@@ -41,7 +41,7 @@ def put(tree: dict[str, PyTree], names: tuple[str, ...], leaf: Leaf, place: str)
         if type(tree) is not dict:
             break
     if type(tree) is not dict or names[-1] in tree:
-        raise CheckpointError(place, "each name once", "a leaf and a folder of one name")
+        raise CheckpointError(place, "each name once", "a leaf and a folder with the same name")
     tree[names[-1]] = leaf
 
 

@@ -43,8 +43,8 @@ def step_in(folder: Path) -> int:
         raise CheckpointError(folder / INDEX, "the index of a trainer's step", error) from None
     match = STEP_NAME.fullmatch(folder.name)
     if match is not None and step != int(match[1]):
-        found, remedy = f"that of step {step}", "Rename the folder back."
-        raise CheckpointError(folder / INDEX, f"that of {folder.name}", found, remedy)
+        found, remedy = f"the checkpoint of step {step}", "Rename the folder back."
+        raise CheckpointError(folder / INDEX, f"the index of {folder.name}", found, remedy)
     return step
 
 
@@ -61,7 +61,7 @@ def _read(root: Path) -> Contents:
     other_entries += [f"learner/{n}" for n in learner if n != "optimizer"]
     notes = [f"steps {', '.join(str(int(p.name[5:])) for p in steps)}"]
     notes += [f"parameters from model/{'/'.join(names)}"] if names else []
-    notes += [f"beside it {', '.join(sorted(other_entries))}"] if other_entries else []
+    notes += [f"next to it {', '.join(sorted(other_entries))}"] if other_entries else []
     contents = {"step": np.asarray(step, np.int32), "params": params, "opt_state": opt_state}
     return Contents(contents, variant="; ".join(notes))
 

@@ -40,7 +40,7 @@ def test_the_newest_step_is_a_train_state(within: tuple[str, ...], tmp_path: Pat
         read = read_checkpoint(path)
         assert (read.path, read.format, read.tree["step"]) == (newest, "Trainer", 10)
     notes = "steps 9, 10; " + (f"parameters from model/{'/'.join(within)}; " if within else "")
-    assert read.variant == notes + "beside it learner/ema"
+    assert read.variant == notes + "next to it learner/ema"
     np.testing.assert_array_equal(read.tree["params"]["kernel"], WEIGHT)
     np.testing.assert_array_equal(read.tree["opt_state"]["0"]["trace"]["kernel"], MOMENT)
     assert int(np.asarray(read.tree["opt_state"]["1"]["count"])) == 10

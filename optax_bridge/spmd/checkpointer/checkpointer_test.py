@@ -349,9 +349,9 @@ def test_a_step_that_is_asked_for_is_not_replaced_by_another(copy):
 
 def test_a_step_in_the_folder_of_another_is_refused(copy):
     (copy / NEWEST).rename(copy / "step_00000777")
-    with pytest.raises(DamagedCheckpointError, match="found that of step 6. Rename"):
+    with pytest.raises(DamagedCheckpointError, match=r"found the checkpoint of step 6\. Rename"):
         restored(copy)
-    with pytest.raises(CheckpointError, match="found that of step 6. Rename"):
+    with pytest.raises(CheckpointError, match=r"found the checkpoint of step 6\. Rename"):
         read_checkpoint(copy)
     assert restored(copy, fall_back=True) == (4, 4.0)
 

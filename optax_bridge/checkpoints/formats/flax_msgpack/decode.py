@@ -90,7 +90,7 @@ class _Decoder:
         if head in _CONSTANTS:
             return _CONSTANTS[head]
         if head not in _VALUES:
-            raise self.error("a msgpack value", f"the byte 0x{head:02x}, which starts none")
+            raise self.error("a msgpack value", f"0x{head:02x}, a byte that starts none")
         read, length = _VALUES[head]
         return getattr(self, read)(self.number(length) if isinstance(length, str) else length)
 
@@ -107,7 +107,7 @@ class _Decoder:
         try:
             return str(self.take(length, "text"), "utf-8")
         except UnicodeDecodeError:
-            raise self.error("text", "bytes that are no UTF-8") from None
+            raise self.error("text", "bytes that are not valid UTF-8") from None
 
     def sequence(self, length: int) -> list[PyTree]:
         return [self.within(*([] if self.is_in_array else [str(index)])) for index in range(length)]

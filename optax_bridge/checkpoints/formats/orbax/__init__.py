@@ -74,7 +74,7 @@ def _check_names(tree: PyTree) -> None:
     for path, _ in leaves(state_dict(tree)):
         if counted[".".join(path)] > 1:
             raise CheckpointError(
-                leaf_name(path), "names that differ when joined with '.'", "two leaves of one name",
+                leaf_name(path), "names that differ when joined with '.'", "two of one name",
                 "Orbax cannot hold both: rename one, or write msgpack with --format msgpack.",
             )  # fmt: skip
 
