@@ -191,7 +191,7 @@ def _readers(project: Project) -> Callable[[Candidate], bool]:
     words = [alias.split(".") for alias in project.aliases]
     words += [[f"def {name.rpartition('.')[2]}("] for name in project.expected]
     homes: dict[str, set[str]] = {}
-    for name in (*project.definitions, *project.returns):
+    for name in (*project.definitions, *project.returns, *project.values, *project.unclear):
         home, _, last = name.rpartition(".")
         homes.setdefault(home, set()).add(last)
     return lambda c: (

@@ -117,6 +117,44 @@ PROGRAMS = {
         },
         "return legacy_optim.Adam(r)",
     ),
+    **{
+        f"value-of-another-file: {use}": Program(
+            {
+                "lib.py": "from flax import optim\nD = optim.Adam(0.1)\nclass Box:\n"
+                "    definition = optim.Adam(0.1)\nOPTS = {'mom': optim.Momentum(0.1)}\n",
+                "mid.py": "from lib import D, OPTS as O\n",
+                "main.py": f"import jax, lib, mid\nfrom lib import *\nfrom lib import D as E, Box\n"
+                f"o = {use.replace('/', '.create')}(p)\no = o.apply_gradient(g)\nprint(o.target)\n",
+            },
+            {
+                "main.py": [
+                    "TrainState.create(apply_fn",
+                    "o = o.apply_gradients(grads=g)",
+                    "o.params",
+                ]
+            },
+            "is this",
+        )
+        for use in (
+            "jax.jit(lib.D/)",
+            "E/",
+            "D/",
+            "lib.Box.definition/",
+            "Box.definition/",
+            "lib.OPTS['mom']/",
+            "jax.jit(mid.O['mom']/)",
+            "mid.D/",
+            "lib.OPTS.get(name)/",
+        )
+    },
+    "value-in-own-groups-of-another-file": Program(
+        {
+            "lib.py": "from flax import optim\nD = optim.Adam(1)\nclass Box: d = optim.LAMB(1)\n",
+            "main.py": "import lib\nfrom flax import optim\nclass Own(optim.MultiOptimizer): pass\n"
+            "o = Own((t, lib.D), (u, lib.Box.d)).create(p)\n",
+        },
+        {"lib.py": ["D = legacy_optim.Adam(1)", "d = legacy_optim.LAMB(1)"]},
+    ),
     "part-of-own-groups-by-an-argument": Program(
         {
             "groups.py": "from flax import optim\nclass Own(optim.MultiOptimizer): pass\n"
@@ -334,3 +372,17 @@ def test_files_of_a_program_tell_each_other(tmp_path: Path, case: str):
     for path in tmp_path.rglob("*.py"):
         text = path.read_text(encoding="utf-8")
         assert "flax.optim" not in text and "import optim" not in text
+
+
+@pytest.mark.parametrize(
+    "made", ["o = lib.ALL['adam'].create(p)", "o = jax.jit(lib.make(3).create)(p)"]
+)
+def test_a_part_of_another_file_that_cannot_be_followed_is_left_to_a_person(
+    tmp_path: Path, made: str
+):
+    lib = "ALL = build(a=optim.Adam(0.1))\ndef make(n): return build(optim.LAMB())\n"
+    (tmp_path / "lib.py").write_text(f"from flax import optim\n{lib}")
+    (tmp_path / "main.py").write_text(f"import jax, lib\n{made}\n")
+    report = driver.migrate([tmp_path], Options())
+    (message,) = [m for r in report.results for m in r.messages if r.path.name == "main.py"]
+    assert report.by_hand and message.text.startswith("is this a definition of flax.optim?")

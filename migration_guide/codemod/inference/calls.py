@@ -114,7 +114,7 @@ def call_kind(a: Expressions, node: cst.Call) -> Kind:
 
 def _module_call(a: Expressions, node: cst.Call) -> Kind | None:
     """Calls of flax.optim, of JAX, Flax and the standard library, by name."""
-    imported = a.names.of(node.func) or ""
+    imported = a.imported_name(node.func) or ""
     last = last_name(node.func)
     if imported == f"{OPTIM}.ModelParamTraversal":
         return only(TRAVERSAL)
@@ -174,7 +174,7 @@ def _module_call(a: Expressions, node: cst.Call) -> Kind | None:
 
 def _method_call(a: Expressions, node: cst.Call) -> Kind | None:
     """Methods of optimizers, definitions and containers."""
-    if not isinstance(node.func, cst.Attribute) or a.names.of(node.func) is not None:
+    if not isinstance(node.func, cst.Attribute) or a.imported_name(node.func) is not None:
         return None
     base, method = a.kind(node.func.value), node.func.attr.value
     if DEFINITION in base and method == "create":

@@ -10,7 +10,7 @@ from migration_guide.codemod.inference.kinds import CLASS, HYPER_PARAMS, OPTIMIZ
 from migration_guide.codemod.inference.project import Project, portable
 from migration_guide.codemod.reading import imports
 from migration_guide.codemod.reading.names import OPTIM, is_legacy, shared_name
-from migration_guide.codemod.reading.tree import keyword_of, method_call
+from migration_guide.codemod.reading.tree import keyword_of, method_call, walk
 
 _MAPPING = ("jax.pmap", "flax.jax_utils.replicate")
 
@@ -24,6 +24,10 @@ def module_exports(a: Expressions) -> Project:
         if isinstance(f, cst.FunctionDef)
     }
     fields = {name: portable(kind) for name, kind in a.fields.items()}
+    values = a.variables()
+    made = [*_top_aliases(a)]
+    made += [(v, a.function_name(f)) for f in facts.functions for v in facts.returns[f]]
+    unclear = {name for value, name in made if _has_definition(a, value)}
     classes = [f"{a.key}.{c.name.value}" for c in a.legacy_classes]
     groups = [f"{a.key}.{c.name.value}" for c in a.legacy_classes if a.is_groups(c)]
     for origin, exported in _reexports(a):
@@ -33,6 +37,8 @@ def module_exports(a: Expressions) -> Project:
             groups.append(exported)
         if origin in a.project.returns:
             functions.setdefault(exported, a.project.returns[origin])
+        if origin in a.project.values:
+            values.setdefault(exported, a.project.values[origin])
     reads_hyper_params = any(
         a.holds(node, HYPER_PARAMS) for node in (*facts.attributes, *facts.calls)
     )
@@ -40,6 +46,10 @@ def module_exports(a: Expressions) -> Project:
         a.shared,
         fields={name: kind for name, kind in fields.items() if kind},
         returns={name: kind for name, kind in functions.items() if kind},
+        values=values,
+        unclear=frozenset(
+            name for name in unclear if not (values.get(name) or functions.get(name))
+        ),
         own_apply_gradient=bool(a.own_classes),
         rate_per_call=reads_hyper_params or any(map(_overrides, _steps(a))),
         keywords=frozenset(keyword_of(arg) for c in facts.calls for arg in c.args) - {""},
@@ -108,7 +118,7 @@ def _reexports(a: Expressions) -> Iterator[tuple[str, str]]:
     for node in a.facts.imports:
         if module := imports.star(node):
             home = f"{module.rpartition('.')[2]}."
-            for origin in (*project.definitions, *project.returns):
+            for origin in (*project.definitions, *project.returns, *project.values):
                 if origin.startswith(home):
                     yield origin, f"{a.key}.{origin.removeprefix(home)}"
         elif isinstance(node, cst.ImportFrom):
@@ -130,6 +140,11 @@ def _aliases(a: Expressions) -> dict[str, str]:
         if a.names.of(value) == f"{OPTIM}.OptimizerDef":
             origins[exported] = f"{OPTIM}.OptimizerDef"
     return origins
+
+
+def _has_definition(a: Expressions, value: cst.BaseExpression) -> bool:
+    calls = (node for node in walk(value) if isinstance(node, cst.Call))
+    return any(a.names.entry(call.func) is not None for call in calls)
 
 
 def _top_aliases(a: Expressions) -> Iterator[tuple[cst.BaseExpression, str]]:

@@ -68,7 +68,9 @@ class Expressions(abc.ABC):
         self._known_modules = project.modules, project.jax_modules
         self.trains_with_jax = not self._has_another_library or self.imports_jax
         self.project = project if self.trains_with_jax else project.for_another_library()
-        self.names.follow(self.project.aliases)
+        self.names.follow(
+            self.project.aliases, self.project.values.keys() | self.project.returns.keys()
+        )
         self._cells = Cells()
         self.fields = self._cells.fields
         self._array_target = False
@@ -333,6 +335,18 @@ class Expressions(abc.ABC):
         """Returns the kind of the result of a function of this module."""
         return self._cells.read(self._cells.results, id(function))
 
+    def variables(self) -> dict[str, Kind]:
+        """Returns the kinds of the module's variables, by their names for other files."""
+        top = id(self.scopes[self.module])
+        cells = self._cells.variables.items()
+        kinds = {n: portable(kind) - {ARRAY, FOREIGN} for (s, n), kind in cells if s == top}
+        return {f"{self.key}.{name}": kind for name, kind in kinds.items() if kind}
+
+    def imported_name(self, node: cst.CSTNode) -> str | None:
+        """Returns the name that an expression was imported as; None for a part of a known value."""
+        is_part = isinstance(node, cst.Attribute) and self.kind(node.value) - {CLASS, FOREIGN}
+        return None if is_part else self.names.of(node)
+
     def _key(self, node: cst.Name) -> tuple[int, str] | None:
         for assignment in self.names.assignments(node):
             return id(assignment.scope), node.value
@@ -407,10 +421,15 @@ class Expressions(abc.ABC):
             return only(CLASS)
         if imports.is_foreign(name):
             return only(FOREIGN)
-        return NOTHING
+        home, _, last = name.rpartition(".")
+        of_value = home.rpartition(".")[2] not in self.project.modules and any(
+            part in self.project.modules for part in home.split(".")
+        )  # a field of a class or an object of another file
+        field = self.project.fields.get(last, NOTHING) if of_value else NOTHING
+        return self.project.values.get(shared_name(name), field)
 
     def _attribute_kind(self, node: cst.Attribute) -> Kind:
-        imported = self.names.of(node)
+        imported = self.imported_name(node)
         if imported is not None:
             return self._import_kind(node, imported)
         if self.names.dangling(node):

@@ -95,6 +95,8 @@ def _legacy_arguments(a: Expressions) -> Iterator[cst.CSTNode]:
     for function in a.facts.functions:
         if a.function_name(function) in a.project.legacy_results:
             yield from a.facts.returns[function]
+    for name in a.variables().keys() & a.project.legacy_results:
+        yield from _variable_sources(a, cst.Name(name.rpartition(".")[2]))
     for name in a.project.legacy_fields:
         yield from _field_sources(a, name)
 
@@ -107,7 +109,10 @@ def _sources(a: Expressions, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
         case cst.Name():
             yield from _variable_sources(a, node)
         case cst.Attribute():
-            if a.names.of(node) is None:
+            a.shared.legacy_results |= {
+                shared_name(a.names.of(node) or "")
+            } & a.project.values.keys()
+            if a.project.fields.get(node.attr.value) or a.names.of(node) is None:
                 a.shared.legacy_fields |= {node.attr.value}
                 yield from _field_sources(a, node.attr.value)
         case cst.Subscript() | cst.StarredElement() | cst.NamedExpr():
@@ -150,6 +155,8 @@ def _call_sources(a: Expressions, call: cst.Call) -> Iterator[cst.CSTNode]:
 
 def _variable_sources(a: Expressions, variable: cst.Name) -> Iterator[cst.CSTNode]:
     """Yields the values assigned to a variable, put into it, or passed for it if a parameter."""
+    imported = shared_name(a.names.of(variable) or "")
+    a.shared.legacy_results |= {imported} & a.project.values.keys()
     for target, value in (*a.facts.assignments, *a.facts.loops):
         while isinstance(target, cst.Subscript):
             target = target.value

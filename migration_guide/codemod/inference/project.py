@@ -22,6 +22,8 @@ class Project:
 
     fields: dict[str, Kind] = field(default_factory=dict)
     returns: dict[str, Kind] = field(default_factory=dict)
+    values: dict[str, Kind] = field(default_factory=dict)  # of modules' variables
+    unclear: frozenset[str] = frozenset()  # such variables, made of definitions in another way
     own_apply_gradient: bool = False
     rate_per_call: bool = False
     keywords: frozenset[str] = frozenset()

@@ -3,7 +3,7 @@
 
 import builtins
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 
 import libcst as cst
 
@@ -68,13 +68,14 @@ class Names:
         self._parents = parents
         self._stars = stars
         self._aliases: Mapping[str, str] = {}
+        self._shared: Set[str] = frozenset()
         self._bound: dict[tuple[Scope, str], list[Assignment]] = {}
         self._found: dict[int, tuple[str | None, cst.CSTNode]] = {}  # by `id`, as kinds are
 
-    def follow(self, aliases: Mapping[str, str]) -> None:
-        """Takes note of the names that files import for others: `module.name` -> canonical name."""
-        if aliases != self._aliases:
-            self._aliases = aliases
+    def follow(self, aliases: Mapping[str, str], shared: Set[str]) -> None:
+        """Takes the names of other files: imported ones with their canonical names, and others."""
+        if (aliases, shared) != (self._aliases, self._shared):
+            self._aliases, self._shared = aliases, shared
             self._found.clear()
 
     @functools.cached_property
@@ -155,7 +156,8 @@ class Names:
         for star in reversed(self._stars):
             name = f"{star}.{text}"
             followed = self.resolve_export(name)
-            if followed != name or (is_legacy(name) and first in EXPORTS):
+            is_shared = shared_name(f"{star}.{first}") in self._shared
+            if followed != name or is_shared or (is_legacy(name) and first in EXPORTS):
                 return followed
             if star == "flax" and first == "optim":
                 return canonical(name)

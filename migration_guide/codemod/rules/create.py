@@ -31,7 +31,15 @@ from migration_guide.codemod.writing.context import Context, New
 
 _MIXED = "the rest of the program does"
 # Where a lambda may stand without brackets.
-_HOLD_VALUES = (cst.AnnAssign, cst.Arg, cst.Assign, cst.DictElement, cst.Element, cst.Return)
+_HOLD_VALUES = (
+    cst.AnnAssign,
+    cst.Arg,
+    cst.Assign,
+    cst.DictElement,
+    cst.Element,
+    cst.Param,
+    cst.Return,
+)
 
 
 def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> New:

@@ -54,7 +54,7 @@ from migration_guide.codemod.inference.kinds import (
     Kind,
     within,
 )
-from migration_guide.codemod.reading.names import MARKS, OPTIM, canonical
+from migration_guide.codemod.reading.names import MARKS, OPTIM, canonical, shared_name
 from migration_guide.codemod.reading.tree import (
     argument,
     last_name,
@@ -159,6 +159,9 @@ def rewrite_attribute(context: Context, original: cst.Attribute, _: cst.Attribut
     if context.is_optimizer(holder):
         if name in _METHODS and call is None:
             context.by_hand(original, f"optimizer.{name} taken as a value: write a lambda")
+        return
+    if name == "create" and _is_made_elsewhere(context, holder):
+        context.by_hand(original, _UNCLEAR_DEFINITION)
         return
     if not _is_unclear(context, holder):
         return
@@ -281,6 +284,18 @@ def _is_unclear(context: Context, holder: cst.BaseExpression) -> bool:
     if len(MARKS & context.analysis.read_of(named)) > 1 and not is_self:
         return True
     return bool(_NAMED.search(last_name(named))) and not context.analysis.from_unknown(named)
+
+
+def _is_made_elsewhere(context: Context, node: cst.CSTNode) -> bool:
+    """True for a part of another file's variable that is made of definitions, nobody knows how."""
+    if context.analysis.kind(node):
+        return False
+    unclear = context.analysis.project.unclear
+    while shared_name(context.name(node)) not in unclear:
+        if not isinstance(node, cst.Attribute | cst.Call | cst.Subscript):
+            return False
+        node = node.func if isinstance(node, cst.Call) else node.value
+    return True
 
 
 def _is_looked_up(node: cst.BaseExpression) -> bool:
