@@ -57,15 +57,24 @@ def report_returned(done: "Returned", options: ConvertOptions) -> None:
         print(dumps({
             "source": str(done.read.path), "format": done.read.description,
             "destination": str(options.destination), "step": done.step, "arrays": done.arrays,
-            "bytes": done.nbytes, "verified": True, "unchanged": list(done.unchanged),
+            "bytes": done.nbytes, "verified": True, "unchanged": [*done.entries, *done.tensors],
         }))  # fmt: skip
         return
     plain_terminal().print(
         f"{done.read.path} ({done.read.description}) -> {options.destination}: step {done.step}, "
         f"{done.arrays} arrays, {done.nbytes:,} bytes, read again and compared"
     )
-    unchanged = listing(["the groups' settings, lr among them", *done.unchanged])
-    plain_terminal(stderr=True).print(f"note: as {options.base} has them: {unchanged}")
+    entries = [
+        f"{name} = {value}"
+        if isinstance(value, int | float) or getattr(value, "shape", None) == ()
+        else name
+        for name, value in done.entries.items()
+    ]
+    unchanged = listing(["the groups' settings, lr among them", *done.tensors])
+    errors = plain_terminal(stderr=True)
+    if entries:
+        errors.print(f"note: set by your program, still as in {options.base}: {listing(entries)}")
+    errors.print(f"note: as {options.base} has them: {unchanged}")
 
 
 def torch_lines(read: "Read", part: str | None) -> list[str]:

@@ -46,7 +46,8 @@ def from_torch(
 
     Args:
       optimizer: the constructor call as text, which is parsed and never evaluated; or the optimizer
-        itself, whose settings are read.
+        itself, whose settings are read. `ReduceLROnPlateau` leaves no mark in it, so that is not
+        noticed: add `optax.contrib.reduce_on_plateau`.
       exact: this project's transformation in PyTorch's arithmetic. False: public Optax, where
         that is identical up to rounding.
       lr: the learning rate in place of the optimizer's own, usually a schedule; or a sequence with

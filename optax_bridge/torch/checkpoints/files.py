@@ -1,7 +1,8 @@
 """From a file of PyTorch to one of Flax and back, and what a file of PyTorch holds, in words."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,15 +35,22 @@ def is_torch(read: Read) -> bool:
 
 
 def moved_to_flax(
-    read: Read, like: PyTree, *, names: Path | None, params_only: bool, step: int | None
+    read: Read,
+    like: PyTree,
+    *,
+    names: Path | None,
+    params_only: bool,
+    step: int | None,
+    program: str | None = None,
 ) -> Read:
     """A checkpoint of PyTorch as one of `flax.optim`; any other unchanged."""
     if is_torch(read) != (names is not None):
-        draft = f"optax-bridge inspect {read.path} --names --like train.py:make_state > names.toml"
+        template = ["--names", "--like", program or "train.py:make_state"]
+        draft = shlex.join(["optax-bridge", "inspect", str(read.path), *template])
         raise CheckpointError(
             read.path, "a names file for a checkpoint of PyTorch, and for no other",
             "none" if names is None else f"{names} for {read.description}",
-            f"Make it: {draft}; convert with --names names.toml."
+            f"Make it: {draft} > names.toml; convert with --names names.toml."
             if names is None else "Leave --names out.",
         )  # fmt: skip
     if names is None:
@@ -66,7 +74,8 @@ class Returned:
     step: int
     arrays: int
     nbytes: int
-    unchanged: Sequence[str]
+    entries: Mapping[str, PyTree]  # of the program's own, which stay those of the base
+    tensors: Sequence[str]  # of the model, that have no counterpart
 
 
 def to_torch_file(
@@ -90,7 +99,7 @@ def to_torch_file(
             "Give one that the program of PyTorch saved.",
         )  # fmt: skip
     saved = pytorch.load(base)
-    unchanged = back(saved, state, file, base)
+    entries, tensors = back(saved, state, file, base)
     tree = pytorch.as_tree(saved, str(destination))
     with written_whole(destination, force=force) as path:
         import torch
@@ -100,7 +109,7 @@ def to_torch_file(
     arrays = [leaf for _, leaf in leaves(tree) if hasattr(leaf, "nbytes")]
     size = sum(leaf.nbytes for leaf in arrays)
     step = int(np.asarray(state.step))
-    return Returned(read, step, len(arrays), size, unchanged)
+    return Returned(read, step, len(arrays), size, entries, tensors)
 
 
 def summary(checkpoint: TorchCheckpoint) -> str:

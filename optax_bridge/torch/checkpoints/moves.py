@@ -178,8 +178,10 @@ def _one_state(like: PyTree, place: Place) -> tuple[Names, PyTree]:
     return states[0]
 
 
-def back(base: PyTree, state: PyTree, names: NamesFile, place: Place) -> list[str]:
-    """Puts parameters, moments and step of a state into what `torch.load` returned."""
+def back(
+    base: PyTree, state: PyTree, names: NamesFile, place: Place
+) -> tuple[Mapping[str, PyTree], list[str]]:
+    """Puts a state into what `torch.load` returned; returns its entries and tensors that stay."""
     checkpoint = torch_checkpoint(as_tree(base, str(place)), place, names.model, names.optimizer)
     rules = names.rules(list(checkpoint.tensors))
     order = _certain_order(checkpoint, names) if checkpoint.groups else None
@@ -194,7 +196,7 @@ def back(base: PyTree, state: PyTree, names: NamesFile, place: Place) -> list[st
         if name not in names.entries:
             model[checkpoint.file_names[name]] = model[checkpoint.file_names[first]]
     moved = {*names.entries, *checkpoint.tied}
-    return [*checkpoint.rest, *(name for name in checkpoint.tensors if name not in moved)]
+    return checkpoint.rest, [name for name in checkpoint.tensors if name not in moved]
 
 
 def plan_to_torch(forward: Plan, values: Mapping[Names, Leaf], place: Place) -> Plan:

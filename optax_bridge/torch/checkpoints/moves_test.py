@@ -75,7 +75,8 @@ def template(tx: Any = None) -> FullTrainState:
 
 def moved(tree: Any, like: Any, step: int | None = None, names: Any = NAMES) -> Read:
     read = Read(Path("a.pt"), "PyTorch", tree)
-    return moved_to_flax(read, like, names=names, params_only=False, step=step)
+    options: Any = {"params_only": False, "step": step, "program": "new.py:make"}
+    return moved_to_flax(read, like, names=names, **options)
 
 
 def move(tree: Any, like: Any = None, step: int | None = None, names: Any = NAMES) -> Any:
@@ -156,7 +157,7 @@ def test_what_cannot_be_moved_is_refused() -> None:
     tree = saved()
     tensors, optimizer = tree["model"], tree["optimizer"]
     state = optimizer["state"]
-    refused(tree, "--names names.toml", names=None)
+    refused(tree, "a.pt --names --like new.py:make > names.toml; .*--names names.toml", names=None)
     refused({"model": tensors}, "--params-only")
     refused({"optimizer": optimizer}, "one model's state dict, found none")
     refused(tree, "another optimizer", template(optax_bridge.torch.sgd(0.1, 0.9)))
