@@ -64,12 +64,7 @@ def report_returned(done: "Returned", options: ConvertOptions) -> None:
         f"{done.read.path} ({done.read.description}) -> {options.destination}: step {done.step}, "
         f"{done.arrays} arrays, {done.nbytes:,} bytes, read again and compared"
     )
-    entries = [
-        f"{name} = {value}"
-        if isinstance(value, int | float) or getattr(value, "shape", None) == ()
-        else name
-        for name, value in done.entries.items()
-    ]
+    entries = [f"{n} = {v}" if isinstance(v, int | float) else n for n, v in done.entries.items()]
     unchanged = listing(["the groups' settings, lr among them", *done.tensors])
     errors = plain_terminal(stderr=True)
     if entries:

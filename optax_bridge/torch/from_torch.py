@@ -20,7 +20,6 @@ from optax_bridge.optimizers.selectors import ParamLeaves
 from optax_bridge.torch.definition import ScalarOrSchedule, TorchOptimizer
 from optax_bridge.torch.schedules import CYCLED
 
-_IS_ON = "True"
 Group = str | legacy_optim.ModelParamTraversal  # a pattern of paths, or what selects them
 
 
@@ -170,7 +169,7 @@ def _from_object(optimizer: Any) -> list[Described]:
         settings = {
             hp.legacy: _plain(group[hp.legacy]) for hp in entry.hyper_params if hp.legacy in group
         }
-        extra_arguments = {key: _IS_ON for key in entry.extra_arguments if group.get(key) is True}
+        extra_arguments = {key: "True" for key in entry.extra_arguments if group.get(key) is True}
         described.append(Described(entry, entry.defaults() | settings, extra_arguments))
     return described
 

@@ -97,10 +97,13 @@ def from_torch_schedule(
     return schedule
 
 
+def _part(epoch: Epoch, total_iters: int) -> jax.Array:
+    """How much of a change is done; without epochs for it PyTorch stays where it begins."""
+    return jnp.minimum(epoch / total_iters, 1.0) if total_iters > 0 else jnp.zeros_like(epoch)
+
+
 def _constant(lr: float, factor: float = 1 / 3, total_iters: int = 5) -> Rate:
-    # PyTorch takes the factor back at that epoch, and no other.
-    ends = total_iters if total_iters > 0 else math.inf
-    return lambda epoch: jnp.where(epoch < ends, lr * factor, lr)
+    return lambda epoch: jnp.where(_part(epoch, total_iters) < 1.0, lr * factor, lr)
 
 
 def _step(lr: float, step_size: int, gamma: float = 0.1) -> Rate:
@@ -118,14 +121,8 @@ def _exponential(lr: float, gamma: float) -> Rate:
 def _linear(
     lr: float, start_factor: float = 1 / 3, end_factor: float = 1.0, total_iters: int = 5
 ) -> Rate:
-    if total_iters <= 0:  # without epochs to rise in, PyTorch stays at the first factor
-        return lambda epoch: jnp.full_like(epoch, lr * start_factor)
-
-    def rate(epoch: Epoch) -> jax.Array:
-        part = jnp.minimum(epoch, total_iters) / total_iters
-        return lr * (start_factor + (end_factor - start_factor) * part)
-
-    return rate
+    change = end_factor - start_factor
+    return lambda epoch: lr * (start_factor + change * _part(epoch, total_iters))
 
 
 def _cosine(lr: float, T_max: int, eta_min: float = 0.0) -> Rate:
@@ -151,9 +148,7 @@ def _warm_restarts(lr: float, T_0: int, T_mult: int = 1, eta_min: float = 0.0) -
 
 
 def _polynomial(lr: float, total_iters: int = 5, power: float = 1.0) -> Rate:
-    if total_iters <= 0:  # without epochs to fall in, PyTorch stays at the optimizer's own rate
-        return lambda epoch: jnp.full_like(epoch, lr)
-    return lambda epoch: lr * (jnp.maximum(total_iters - epoch, 0) / total_iters) ** power
+    return lambda epoch: lr * (1.0 - _part(epoch, total_iters)) ** power
 
 
 def _one_cycle(

@@ -341,7 +341,7 @@ class TrainState(train_state.TrainState):
           names: where each tensor goes in Flax: a names file, or its content as nested dicts.
           apply_fn: usually `model.apply`.
           lr: a schedule in place of the optimizer's own rate; with several groups, one for each.
-            Not noticed: a `ReduceLROnPlateau`, for which there is `optax.contrib.reduce_on_plateau`.
+            `ReduceLROnPlateau` is not noticed: add `optax.contrib.reduce_on_plateau`.
           step: steps taken, if the optimizer does not record them, as SGD does not.
           exact: use PyTorch's arithmetic; False: public Optax, where that is the same except for
             rounding.

@@ -81,7 +81,8 @@ def test_everything_arrives_and_goes_back_to_the_bit(
         done = to_torch_file(new, back_file, **options)
     with pytest.raises(CheckpointError, match=r"a file that torch\.save wrote, found Orbax"):
         to_torch_file(new, tmp_path / "x.pt", **{**options, "base": new})
-    report_returned(done, SimpleNamespace(json=False, base="b.pt", destination="a.pt"))
+    cli: Any = SimpleNamespace(json=False, base="b.pt", destination="a.pt")
+    report_returned(done, cli)
     own, settings = capsys.readouterr().err.splitlines()
     assert own == "note: set by your program, still as in b.pt: epoch = 1"
     assert settings.endswith("settings, lr among them, bn.num_batches_tracked")
