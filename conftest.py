@@ -20,7 +20,7 @@ _flags = {"--xla_force_host_platform_device_count": "8"}
 if metadata.version("jaxlib").startswith(("0.9.", "0.10.")):
     _flags["--xla_cpu_use_fusion_emitters"] = "false"
     _flags["--xla_cpu_parallel_codegen_split_count"] = "1"
-# LLVM's optimizations take a quarter of what is left; see _OPTIMIZED.
+# So do LLVM's optimizations, which take longer than the programs run; see _OPTIMIZED.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 _user_flags = os.environ.get("XLA_FLAGS", "")
 _added = [f"{name}={value}" for name, value in _flags.items() if name not in _user_flags]

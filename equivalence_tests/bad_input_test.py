@@ -106,7 +106,7 @@ CASES = {
     "no path": (lambda: checkpoints.restore_checkpoint(None, state()), "ckpt_dir: expected a path"),
     "text as target": (
         lambda: checkpoints.restore_checkpoint("run", "state"),
-        "target: expected what to restore into",
+        "target: expected a state or a tree to restore into",
     ),
     "no checkpoint": (
         lambda: ob.TrainState.from_legacy_checkpoint(Path(__file__)),

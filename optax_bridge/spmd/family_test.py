@@ -74,7 +74,7 @@ def test_inspect_knows_a_run_its_folder_and_a_step(run, part):
     assert result.exit_code == 0, result.output
     first, step = result.output.splitlines()[:2]
     assert "step_00000003: Trainer, a TrainState (steps 2, 3; parameters from " in first
-    assert "model/net/params; beside it prng_key), 14 arrays" in first and step == "step 3"
+    assert "model/net/params; next to it prng_key), 14 arrays" in first and step == "step 3"
     facts = json.loads(call("inspect", run[0] / part, "--json").output)
     assert facts["step"] == 3 and facts["path"].endswith("step_00000003")
 
@@ -243,8 +243,8 @@ def test_a_checkpoint_that_does_not_fit_names_every_leaf():
         "no ['learner']['ema'];",
         "['model']['w']: float32[4] for float32[3];",
         "['step']: int32[] for float32[];",
-        "['model']['b'] besides.",
-        "Give `below=`",
+        "['model']['b'] in addition.",
+        "Pass `below=`",
     ):
         assert problem in str(error.value)
 
