@@ -76,6 +76,10 @@ def test_the_inventory_is_right_about_what_is_installed():
         assert {entry and entry.new for entry in entries} == {f"numpy.{name}"}
     trapz = gone.find("numpy.trapz")  # 2.4 is the last release that was read, before today's
     assert trapz and (trapz.last, trapz.since) == ("2.3.5", "2.4.6")
+    pjit = gone.find_keyword("jax.experimental.pjit.pjit", "in_axis_resources")
+    assert "it is in_shardings= now" in str(pjit)
+    assert "custom_vjp and its defvjp" in str(gone.find("jax.api.defvjp"))
+    assert "run this with flax==0.6.1" in str(gone.find("flax.config.bool_env"))
     # legacy_optim stands for flax.optim
     for name in ("jax.jit", "jax.config.update", "flax.linen.Dense", "flax.optim.Adam"):
         assert gone.find(name) is None

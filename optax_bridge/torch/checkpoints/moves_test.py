@@ -220,6 +220,8 @@ def test_a_tensor_of_two_names_is_one_parameter() -> None:
     optimizer = {"state": state, "param_groups": [{"params": [0, 1, 2]}]}
     found = torch_checkpoint({"model": tensors, "optimizer": optimizer}, "file")
     assert found.tied == {"v": "w"}
+    views = {"w": weight, "t": weight.T, "e": weight[0]}  # which begin where it does
+    assert not torch_checkpoint({"model": views, "optimizer": optimizer}, "file").tied
     assert (list(found.order().names.values()), found.order().doubt) == (["w", "e", "d"], "")
     text = draft_names(found, FullTrainState.create(None, {"w": weight}, optax.sgd(0.1)))
     assert 'drop = ["v"]\n' in text and text.count('"v"') == 1 and '"w" = "params/w"' in text
