@@ -99,7 +99,13 @@ def as_legacy(
         _check_fields(checkpoint, state)
         more |= _empty_states(checkpoint, rules, order)
     tree, origins = _laid_out(plan, more, path, {} if is_new else _HOMES)
-    return {n: value for n, value in checkpoint.rest.items() if n not in tree} | tree, origins
+    fields = {} if like is None else state_dict(like)
+    used = {*fields, *checkpoint.model[:1], *(checkpoint.optimizer or ())[:1]}
+    rest = {  # an entry that is left over as a whole is one leaf
+        name: "" if isinstance(value, Mapping) and name not in used else value
+        for name, value in checkpoint.rest.items()
+    }
+    return rest | tree, origins
 
 
 def _laid_out(

@@ -101,8 +101,9 @@ def refused(tree: Any, expected: str, like: Any = None, names: Any = NAMES) -> N
 def test_everything_arrives_from_the_usual_layouts_and_wrappers(wrapped: Any) -> None:
     tree = saved()
     tensors, states = tree["model"], tree["optimizer"]["state"]
-    with pytest.warns(optax_bridge.LeftOverWarning, match=r"\['epoch'\] left over"):
-        state = move({**wrapped(tree), "epoch": 7})
+    own = {"epoch": 7, "schedulers": {"0": {"last_epoch": 3, "gamma": 0.1}}}
+    with pytest.warns(optax_bridge.LeftOverWarning, match=r"\['epoch'\], \['schedulers'\] left"):
+        state = move({**wrapped(tree), **own})
     adam = state.opt_state[1][0]
     for actual, expected in (
         (adam.mu["fc"]["kernel"], states[0]["exp_avg"].T),
