@@ -321,9 +321,8 @@ def _convert(options: ConvertOptions, recipe: str) -> "Conversion | Returned":
         warnings.simplefilter("ignore", NothingSelectedWarning)
     named = parse_definitions(options.optimizers)
     moved = functools.partial(
-        moved_to_flax, names=options.names, params_only=options.params_only, step=options.step,
-        program=options.like,
-    )  # fmt: skip
+        moved_to_flax, names=options.names, step=options.step, program=options.like
+    )
     return convert_file(
         options.source, options.destination, named[""] if set(named) == {""} else named or None,
         to_legacy=options.to is Target.LEGACY, file_format=options.file_format,

@@ -29,6 +29,8 @@ def misuse(options: ConvertOptions) -> str:
         return "--base is only for --to torch: leave it out"
     if options.step is not None and (back or options.names is None):
         return "--step is only for a checkpoint of PyTorch that lacks the step: leave it out"
+    if options.names is not None and options.like is None and not options.params_only:
+        return "--names needs --like, the template of the new state, or --params-only"
     others = options.optimizers or options.part or options.layout is Layout.FLAT or legacy
     if options.names is not None and others:
         return (

@@ -4,7 +4,7 @@ import collections
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any, ClassVar, ParamSpec
 
@@ -38,7 +38,8 @@ class TorchOptimizer(legacy_optim.OptimizerDef):
 
     def __post_init__(self):
         names = [field.name for field in dataclasses.fields(self)]
-        self.hyper_params = _hyper_params_type(type(self))(**{n: getattr(self, n) for n in names})
+        values = {name: getattr(self, name) for name in names}
+        self.hyper_params = _struct(type(self), "HyperParams", tuple(names))(**values)
 
     def init_fields(self, param: Tensor) -> Fields:
         """The state before the first step, for one parameter."""
@@ -49,7 +50,8 @@ class TorchOptimizer(legacy_optim.OptimizerDef):
         raise NotImplementedError
 
     def init_param_state(self, param: jax.Array) -> Any:
-        return _param_state_type(type(self))(**self.init_fields(jnp.asarray(param)))
+        fields = self.init_fields(jnp.asarray(param))
+        return _struct(type(self), "ParamState", self.FIELDS)(**fields)
 
     def apply_param_gradient(
         self, step: Any, hyper_params: Any, param: Any, state: Any, grad: Any
@@ -118,17 +120,9 @@ def _state_type(cls: type[TorchOptimizer]) -> Any:
 
 
 @functools.cache
-def _hyper_params_type(cls: type[TorchOptimizer]) -> Any:
-    return _struct(f"{cls.__name__}HyperParams", [field.name for field in dataclasses.fields(cls)])
-
-
-@functools.cache
-def _param_state_type(cls: type[TorchOptimizer]) -> Any:
-    return _struct(f"{cls.__name__}ParamState", cls.FIELDS)
-
-
-def _struct(name: str, fields: Sequence[str]) -> Any:
-    return struct.dataclass(type(name, (), {"__annotations__": dict.fromkeys(fields, Any)}))
+def _struct(cls: type[TorchOptimizer], suffix: str, fields: tuple[str, ...]) -> Any:
+    annotations = {"__annotations__": dict.fromkeys(fields, Any)}
+    return struct.dataclass(type(f"{cls.__name__}{suffix}", (), annotations))
 
 
 def descent(k: Kernels, hp: Values, param: Tensor, grad: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """From an optimizer of PyTorch, as text or as an object, to its Optax equivalent."""
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import optax
@@ -102,7 +102,15 @@ def torch_definition(
 ) -> legacy_optim.OptimizerDef:
     """The definition of an optimizer of `torch.optim`; the arguments are those of `from_torch`."""
     parts = [_from_text(optimizer)] if isinstance(optimizer, str) else _from_object(optimizer)
-    _check_schedulers(getattr(optimizer, "param_groups", ()), lr is not None)
+    of_torch = getattr(optimizer, "param_groups", ())
+    if lr is None and any("initial_lr" in group for group in of_torch):
+        raise ValueError(
+            "a scheduler is attached to the optimizer and changes its rate from step to step: "
+            "pass lr=optax_bridge.torch.from_torch_schedule(scheduler), or a number for a constant "
+            "rate"
+        )
+    if any("base_momentum" in group for group in of_torch):
+        raise ValueError(f"the optimizer's scheduler: {CYCLED}")
     rates = list(lr) if isinstance(lr, Sequence) else [lr] * len(parts)
     if len(rates) != len(parts):
         raise ValueError(f"lr: expected one for each of {len(parts)} groups, found {len(rates)}")
@@ -123,18 +131,6 @@ def torch_definition(
     pairs = zip(selectors, definitions, strict=True)
     with describing():
         return legacy_optim.MultiOptimizer(*pairs)
-
-
-def _check_schedulers(groups: Sequence[Mapping[str, Any]], has_rate: bool) -> None:
-    """Refuses settings that a scheduler has left in groups: they are those of one step."""
-    if not has_rate and any("initial_lr" in group for group in groups):
-        raise ValueError(
-            "a scheduler is attached to the optimizer and changes its rate from step to step: "
-            "pass lr=optax_bridge.torch.from_torch_schedule(scheduler), or a number for a constant "
-            "rate"
-        )
-    if any("base_momentum" in group for group in groups):
-        raise ValueError(f"the optimizer's scheduler: {CYCLED}")
 
 
 def _from_text(text: str) -> Described:

@@ -29,7 +29,8 @@ _IGNORED = ("optimizer", "last_epoch", "verbose")  # arguments that no rate depe
 CYCLED = (
     "cycle_momentum=True, the default, changes the momentum as well, which no rate does. Write the "
     "transformation with a function of the count, optax_bridge.torch.sgd(lr=..., "
-    "momentum=function), or for Adam and its variants betas=function, which returns both"
+    "momentum=function), or for Adam and its variants betas=function, which returns both; with "
+    "cycle_momentum=False the rate alone changes"
 )
 
 OTHERWISE = {
@@ -171,19 +172,14 @@ def _one_cycle(
     total = total_steps if total_steps is not None else (epochs or 0) * (steps_per_epoch or 0)
     if total < 1:
         raise ValueError("OneCycleLR: give total_steps, or epochs and steps_per_epoch")
-    _check_momentum(cycle_momentum)
+    if cycle_momentum:
+        raise ValueError(f"OneCycleLR: {CYCLED}")
     first, top = max_lr / div_factor, max_lr
     last = first / final_div_factor
     ends = [pct_start * total - 1, 2 * pct_start * total - 2, total - 1]
     if three_phase:
         return _phases(ends, [first, top, first, last], anneal_strategy)
     return _phases([ends[0], ends[2]], [first, top, last], anneal_strategy)
-
-
-def _check_momentum(is_cycled: bool) -> None:
-    """Refuses OneCycleLR's own schedule of the momentum."""
-    if is_cycled:
-        raise ValueError(f"OneCycleLR: {CYCLED}; cycle_momentum=False leaves the rate alone")
 
 
 def _phases(ends: Sequence[float], rates: Sequence[float], anneal_strategy: str) -> Rate:
@@ -327,7 +323,8 @@ def _check_count(scheduler: Any, steps_per_epoch: int) -> None:
 
 def _one_cycle_of(scheduler: Any, base: float) -> Rate:
     """The rate of an object of OneCycleLR, whose rates are in the group that begins at `base`."""
-    _check_momentum(scheduler.cycle_momentum)
+    if scheduler.cycle_momentum:
+        raise ValueError(f"OneCycleLR: {CYCLED}")
     groups = scheduler.optimizer.param_groups
     group = next((g for g in groups if float(g["initial_lr"]) == base), None)
     if group is None:

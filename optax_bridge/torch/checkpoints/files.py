@@ -35,15 +35,9 @@ def is_torch(read: Read) -> bool:
 
 
 def moved_to_flax(
-    read: Read,
-    like: PyTree,
-    *,
-    names: Path | None,
-    params_only: bool,
-    step: int | None,
-    program: str | None = None,
+    read: Read, like: PyTree, *, names: Path | None, step: int | None, program: str | None = None
 ) -> Read:
-    """A checkpoint of PyTorch as one of `flax.optim`; any other unchanged."""
+    """A checkpoint of PyTorch as one of `flax.optim`, without `like` its parameters alone."""
     if is_torch(read) != (names is not None):
         template = ["--names", "--like", program or "train.py:make_state"]
         draft = shlex.join(["optax-bridge", "inspect", str(read.path), *template])
@@ -55,14 +49,9 @@ def moved_to_flax(
         )  # fmt: skip
     if names is None:
         return read
-    if like is None and not params_only:
-        raise CheckpointError(
-            read.path, "the template of the new state", "none",
-            "Give --like train.py:make_state, or --params-only.",
-        )  # fmt: skip
     file = read_names(names)
     checkpoint = torch_checkpoint(read.tree, read.path, file.model, file.optimizer)
-    tree, origins = as_legacy(checkpoint, file, like=like, params_only=params_only, step=step)
+    tree, origins = as_legacy(checkpoint, file, like=like, params_only=like is None, step=step)
     return dataclasses.replace(read, tree=tree, variant=summary(checkpoint), origins=origins)
 
 

@@ -74,7 +74,7 @@ def test_everything_arrives_and_goes_back_to_the_bit(
     saved, base = ({**saved_of(*trained(make, count)), "epoch": count} for count in (3, 1))
     torch.save(saved, old)
     torch.save(base, base_file)
-    take = functools.partial(moved_to_flax, names=NAMES, params_only=False, step=3)
+    take = functools.partial(moved_to_flax, names=NAMES, step=3)
     options: Any = {"like": like, "names": NAMES, "base": base_file}
     with pytest.warns(optax_bridge.LeftOverWarning, match="epoch"):
         convert_file(old, new, like=like, moved=take)

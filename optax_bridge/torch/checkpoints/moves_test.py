@@ -75,8 +75,7 @@ def template(tx: Any = None) -> FullTrainState:
 
 def moved(tree: Any, like: Any, step: int | None = None, names: Any = NAMES) -> Read:
     read = Read(Path("a.pt"), "PyTorch", tree)
-    options: Any = {"params_only": False, "step": step, "program": "new.py:make"}
-    return moved_to_flax(read, like, names=names, **options)
+    return moved_to_flax(read, like, names=names, step=step, program="new.py:make")
 
 
 def move(tree: Any, like: Any = None, step: int | None = None, names: Any = NAMES) -> Any:

@@ -46,14 +46,6 @@ def test_what_it_does_not_say_is_refused_by_name(tmp_path, text, expected):
         rules(tmp_path, text)
 
 
-def test_a_flatten_of_channels_first_becomes_one_of_channels_last():
-    image, kernel = np.random.default_rng(0).normal(size=(2, 3, 4)), np.arange(48.0).reshape(2, 24)
-    swap = Rearrangement.parse("o (c s) -> (s c) o", {"c": 2})
-    last = image.transpose(1, 2, 0)
-    np.testing.assert_allclose(last.ravel() @ swap(kernel), kernel @ image.ravel())
-    np.testing.assert_array_equal(swap.inverse(swap(kernel)), kernel)
-
-
 @pytest.mark.parametrize(
     ("text", "sizes", "shape", "expected"),
     [
