@@ -47,7 +47,8 @@ Written = Annotated[
     typer.Option(
         help="How to write optimizers. `auto`, the default: public Optax where it is the same "
         "except for rounding, otherwise this project's exact transformation; `exact`: always the "
-        "latter; `optax`: only public Optax and Flax, with a comment where they differ."
+        "latter; `optax`: only public Optax and Flax; where they have no equivalent, the optimizer "
+        "stays on this package, with a comment."
     ),
 ]
 OldRandomNumbers = Annotated[
@@ -274,7 +275,8 @@ def _print(report: Report, options: Options, written: bool) -> None:
 
 def _print_diff(console: Console, name: str, result: FileResult) -> None:
     old, new = (list(io.StringIO(text, newline="")) for text in (result.old, result.code))
-    for line in difflib.unified_diff(old, new, f"a/{name}", f"b/{name}"):
+    below = name.lstrip("/")
+    for line in difflib.unified_diff(old, new, f"a/{below}", f"b/{below}"):
         style = {"+": "green", "-": "red", "@": "cyan"}.get(line[0], "")
         ended = line.endswith(("\n", "\r"))
         text = line.rstrip("\r\n") + ("\n" if ended else "\n\\ No newline at end of file\n")

@@ -34,6 +34,7 @@ def test_the_advice_counts_what_is_by_hand_not_what_is_only_remarked(tmp_path: P
         paths = [str(tmp_path / name) for name in ("a.py", "b.ipynb", "not.txt")]
         lines = command.advice(paths).splitlines()
         assert [line.endswith(expected) for line in lines] == [True, True]
+        assert lines[0].startswith(f"  {paths[0]}: ")
 
 
 @pytest.mark.parametrize(("written", "said"), [(0, "nothing was"), (1, "1 of 3 files")])

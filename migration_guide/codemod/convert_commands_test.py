@@ -109,6 +109,10 @@ COMPARED = {
         "Momentum(learning_rate=0.001, weight_decay=0.1)",
         "optax.chain(optax.add_decayed_weights(0.1), optax.sgd",
     ),
+    "optim.Momentum(RATE, beta=RATE)\nRATE = 0.3": (
+        "Momentum(learning_rate=0.3, beta=0.3)",
+        "optax.sgd(learning_rate=0.3, momentum=0.3)",
+    ),
     "optim.LAMB(beta1=0.8)": ("LAMB(learning_rate=0.1, beta1=0.8)", "optax_bridge.lamb"),
 }
 
@@ -126,7 +130,9 @@ def summary_of(code: str) -> str:
 
 @pytest.mark.parametrize("call", COMPARED)
 def test_the_last_line_is_the_next_command_and_it_finds_both_the_same(call: str):
-    program, command, *sides = shlex.split(summary_of(f"o = {call}.create(p)").splitlines()[-1])
+    program, command, *sides = shlex.split(
+        summary_of(f"d = {call}\no = d.create(p)").splitlines()[-1]
+    )
     old, new = COMPARED[call]
     assert (program, command, sides[0]) == ("optax-bridge", "compare", old)
     assert sides[1].startswith(new)
@@ -160,13 +166,29 @@ def test_a_folder_that_a_flag_names_is_filled_in_and_the_function_is_not(maker: 
     assert "FUNCTION" not in text and "is imported" not in text
 
 
-def test_a_function_that_the_program_gives_arguments_is_not_named():
+# The program's own call of the function that makes its state -> whether other places may make it.
+CALLS = {
+    "make(1e-6)": True,
+    "make(eps=EPS / 2)": True,
+    "make(eps)": False,
+    "make(FLAGS.eps)": False,
+    "make(later)": False,
+    "make(optim.Adam)": False,
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_function_that_the_program_gives_arguments_is_called_with_them(call: str):
     """Without them it may make another optimizer."""
     text = summary_of(
-        "def make(eps=1e-8):\n    return optim.Adam(0.1, eps=eps).create(p)\n"
-        "def main(d):\n    checkpoints.restore_checkpoint(d, make(1e-6))"
+        "EPS = 0.1\ndef make(eps=1e-8):\n    return optim.Adam(0.1, eps=eps).create(p)\n"
+        f"def main(eps):\n    checkpoints.restore_checkpoint('run', {call})\n"
+        "if __name__ == '__main__':\n    later = 0.1\n    main(0.2)"
     )
-    assert "train.py:make" not in text and "train.py:FUNCTION" in text
+    name, made = ("state_to_restore", call) if CALLS[call] else ("FUNCTION", "...(...)")
+    command = f"check-resume run --program train.py:{name} --old OLD_PROGRAM:{name}, where"
+    assert command in text and f"\n  def {name}():\n" in text and f"\n      return {made}" in text
+    assert "replaces a learning rate" not in text and "replaces a computed" not in text
 
 
 ON_IMPORT = {

@@ -167,6 +167,7 @@ def test_what_has_no_equal_stays_and_says_why(subtests: pytest.Subtests):
         with subtests.test(case):
             result = _rewritten(f"{before}\n")
             assert f"{NOTE}stays on optax_bridge" in result.code
+            assert not any("not public Optax:" in m.text for m in result.messages)
             for part in expected:
                 assert part in result.code
             assert [m for m in result.messages if m.by_hand] == []

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 UNKNOWN_TEMPLATE = "FUNCTION"  # to be filled in
+WRAPPER = "state_to_restore"  # to be added, where the program's own call is known
 UNKNOWN_PATH = "OLD"
 UNKNOWN_CHECKPOINT = "CHECKPOINT"  # the same of `check-resume`, which only reads
 UNKNOWN_RATE = "RATE"  # that the program computes
@@ -56,6 +57,7 @@ class Restored:
 
     path: str
     template: str = ""
+    call: str = ""  # of the function that makes the template, with its arguments
     optimizers: tuple[tuple[str, str], ...] = ()
     recipe: str = ""
     format: str = ""

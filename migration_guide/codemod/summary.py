@@ -10,7 +10,9 @@ from migration_guide.codemod.registry import RULES
 from migration_guide.codemod.results import (
     SOME_RATE,
     UNKNOWN_PATH,
+    UNKNOWN_RATE,
     UNKNOWN_TEMPLATE,
+    WRAPPER,
     Message,
     Options,
     Report,
@@ -40,13 +42,16 @@ _RESUMING = (
     "check-resume {checkpoint} --program {program}:{function} --old OLD_PROGRAM:{function}{rate}, "
     "{fill_in}"
 )
-_WITHOUT_ARGUMENTS = (
-    f"{FILL_IN}. If the programs have no such function, add to both\n"
-    f"  def {UNKNOWN_TEMPLATE}():\n"
-    '      """Returns the state to restore a checkpoint into."""\n'
-    "      return ...(...)  # the program's own call, with its arguments written out"
-)
 _OLD_PROGRAM = "where OLD_PROGRAM is the file before the rewrite"
+_ADD = (
+    "add to both\n"
+    "  def {}():\n"
+    '      """Returns the state to restore a checkpoint into."""\n'
+    "      return {}"
+)
+_WITHOUT_ARGUMENTS = f"{FILL_IN}. If the programs have no such function, {_ADD}".format(
+    UNKNOWN_TEMPLATE, "...(...)  # the program's own call, with its arguments written out"
+)
 
 
 def summary(report: Report, options: Options, written: bool = False) -> str:
@@ -62,7 +67,8 @@ def summary(report: Report, options: Options, written: bool = False) -> str:
         parts += [f"  {result.path}: {result.refused}" for result in report.refusals]
     commands = next_commands(report) if written else []
     if commands:
-        has_rate = any(f"learning_rate={SOME_RATE}" in command for command in commands)
+        calls = [old for result in report.changed_files for old, _ in result.compared]
+        has_rate = any(UNKNOWN_RATE in call for call in calls)
         parts.append(f"{_NEXT}{_COMPUTED if has_rate else ''}:")
         parts += [f"  {command}" for command in commands]
     if written:
@@ -119,7 +125,8 @@ def _checkpoints(report: Report, options: Options) -> Iterator[str]:
     else:
         yield "The program reads old checkpoints itself; to convert files anyway:"
     yield from (f"  {command}" for command in commands)
-    if any(f"learning_rate={SOME_RATE}" in command for command in commands):
+    restored = [restored for result in report.results for restored in result.checkpoints]
+    if any(UNKNOWN_RATE in call for r in restored for _, call in r.optimizers):
         yield f"  Its learning rate does not matter: {SOME_RATE} replaces a computed one."
     if any(command.endswith(f":{UNKNOWN_TEMPLATE}") for command in commands):
         yield f"  {FILL_IN}; if the program has none, add it."
@@ -137,7 +144,8 @@ def next_commands(report: Report) -> list[str]:
     commands: dict[str, None] = {}
     for result in report.changed_files:
         for old, new in result.compared:
-            commands[shlex.join(["optax-bridge", "compare", old, new])] = None
+            sides = (side.replace(UNKNOWN_RATE, SOME_RATE) for side in (old, new))
+            commands[shlex.join(["optax-bridge", "compare", *sides])] = None
     for result in report.changed_files:
         for restored in result.checkpoints:
             if restored.is_known:
@@ -157,14 +165,16 @@ def _resuming(report: Report) -> Iterator[str]:
     ]
     if not restoring:
         return
-    shown = [restored for restored in restoring[0].checkpoints if restored.template]
+    shown = restoring[0].checkpoints
     only = shown[0] if len(restoring) == len(shown) == 1 else Restored(UNKNOWN_PATH)
+    function = only.template or (WRAPPER if only.call else UNKNOWN_TEMPLATE)
+    added = f"{_OLD_PROGRAM}; {_ADD.format(WRAPPER, only.call)}"
     yield _RESUMING.format(
         checkpoint=shlex.quote(only.checkpoint),
         program=short_path(restoring[0].path) if len(restoring) == 1 else "PROGRAM",
-        function=only.template or UNKNOWN_TEMPLATE,
+        function=function,
         rate="".join(f" {option}" for option in report.rate_option),
-        fill_in=_OLD_PROGRAM if only.template else _WITHOUT_ARGUMENTS,
+        fill_in=_OLD_PROGRAM if only.template else added if only.call else _WITHOUT_ARGUMENTS,
     )
 
 
@@ -189,8 +199,7 @@ def convert_commands(report: Report) -> list[str]:
     commands: dict[str, str] = {}
     for result in report.results:
         for restored in result.checkpoints:
-            near = result.path.resolve().is_relative_to(Path.cwd())
-            file = short_path(result.path) if near else str(result.path)
+            file = short_path(result.path)
             unnamed = f"{file}:{restored.template}" if restored.path == UNKNOWN_PATH else ""
             commands.setdefault(unnamed or restored.path, restored.command(file))
     return list(commands.values())
@@ -226,11 +235,9 @@ def _message(message: Message, written: bool) -> dict[str, object]:
 
 
 def short_path(path: Path) -> str:
-    """The path below the current folder, where it is there."""
-    try:
-        return str(path.resolve().relative_to(Path.cwd()))
-    except ValueError:
-        return str(path).lstrip("/")
+    """The path below the current folder where it is there, else the whole one."""
+    real = path.resolve()
+    return str(real.relative_to(Path.cwd()) if real.is_relative_to(Path.cwd()) else real)
 
 
 def number(count: int, noun: str) -> str:

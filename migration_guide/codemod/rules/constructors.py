@@ -19,10 +19,10 @@ rounding of an inner one) this project's transformation in legacy arithmetic.
 import libcst as cst
 
 from migration_guide.codemod.reading.tree import keyword
-from migration_guide.codemod.results import SOME_RATE
+from migration_guide.codemod.results import UNKNOWN_RATE
 from migration_guide.codemod.rules import schedule
 from migration_guide.codemod.rules.bridge import add_bridge, is_bridged
-from migration_guide.codemod.writing import optax_alone, public_optax, settings
+from migration_guide.codemod.writing import definitions, optax_alone, public_optax, settings
 from migration_guide.codemod.writing.context import Context, Expression, New
 from migration_guide.codemod.writing.written_calls import exact_template, in_place, without_defaults
 from optax_bridge.correspondence import Call, Described, Entry, choose_recipe
@@ -113,7 +113,7 @@ def _template(
     if choice.kind == "optax" and magnifier:
         choice = choose_recipe(Described(entry, values), "exact")
         why = _MAGNIFIED.format(magnifier)
-    if choice.kind == "exact" and why and not context.options.exact:
+    if choice.kind == "exact" and why and context.options.recipe == "auto":
         context.note(original, _EXACT.format(choice.call.target, why))
     if choice.kind == "optax":
         in_half = choose_recipe(Described(entry, values))
@@ -161,7 +161,7 @@ def _write_template(
     """A recipe with the call's settings in their own spelling, in its layout where that fits."""
     texts = entry.defaults() | values | _texts(context, arguments)
     recipe = without_defaults(entry, template, texts, arguments)
-    _note_for_comparing(context, entry, template, values)
+    _note_for_comparing(context, entry, template, values, arguments)
     new = in_place(context, updated, template, recipe, arguments)
     return new or _write_recipe(context, updated, recipe)
 
@@ -172,17 +172,27 @@ def _texts(context: Context, arguments: dict[str, cst.Arg]) -> dict[str, Source]
 
 
 def _note_for_comparing(
-    context: Context, entry: Entry, template: Call, values: dict[str, object]
+    context: Context,
+    entry: Entry,
+    template: Call,
+    values: dict[str, object],
+    arguments: dict[str, cst.Arg],
 ) -> None:
-    """Notes the old and the new call with numbers alone, for the command that compares them."""
-    rate = values.get("learning_rate")
-    literals = {name: value for name, value in values.items() if name != "learning_rate"}
-    if any(isinstance(value, Source | Call) for value in literals.values()):
-        return
-    if "learning_rate" in entry.defaults():
-        literals = {
-            "learning_rate": rate if isinstance(rate, float) else float(SOME_RATE)
-        } | literals
+    """Notes the old and the new call with literals alone, for the command that compares them."""
+    literals: dict[str, object] = (
+        {"learning_rate": None} if "learning_rate" in entry.defaults() else {}
+    )
+    for name, value in (literals | values).items():
+        text = (
+            definitions.literal(context.analysis, arguments[name].value)
+            if name in arguments
+            else ""
+        )
+        if name == "learning_rate" and text in ("", "None"):
+            text = UNKNOWN_RATE
+        elif isinstance(value, Source | Call) and not text:
+            return
+        literals[name] = Source(text)
     arguments = {name: keyword(name, cst.Name(name)) for name in literals}
     new = without_defaults(entry, template, entry.defaults() | literals, arguments)
     context.compared[render(Call(entry.legacy.__name__, (), literals))] = render(new)

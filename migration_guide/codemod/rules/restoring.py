@@ -23,6 +23,7 @@ import dataclasses
 import libcst as cst
 
 from migration_guide.codemod.inference.kinds import OPTIMIZER, within
+from migration_guide.codemod.reading import imports
 from migration_guide.codemod.reading.tree import argument, last_name, walk
 from migration_guide.codemod.results import UNKNOWN_PATH, UNKNOWN_TEMPLATE, Restored
 from migration_guide.codemod.writing import constants, definitions, public_optax
@@ -153,16 +154,16 @@ def _see(context: Context, name: str, call: cst.Call) -> None:
     restored = _restored_file(context, name, call)
     if restored.path != UNKNOWN_PATH:
         context.checkpoints.setdefault(restored.path, restored)
-    elif restored.template:
-        context.checkpoints.setdefault(f"{restored.path} {restored.template}", restored)
+    elif made := restored.template or restored.call:
+        context.checkpoints.setdefault(f"{restored.path} {made}", restored)
 
 
-def _runs_on_import(context: Context, call: cst.Call) -> bool:
-    """True if importing the module makes a call."""
+def _runs_on_import(context: Context, node: cst.CSTNode) -> bool:
+    """True if importing the module runs the code of a node."""
     return context.analysis.path.suffix == ".py" and not any(
-        isinstance(node, cst.FunctionDef | cst.Lambda)
-        or (isinstance(node, cst.If) and any(map(_is_name, walk(node.test))))
-        for node in context.ancestors(call)
+        isinstance(above, cst.FunctionDef | cst.Lambda)
+        or (isinstance(above, cst.If) and any(map(_is_name, walk(above.test))))
+        for above in context.ancestors(node)
     )
 
 
@@ -179,7 +180,7 @@ def _restored_file(context: Context, name: str, call: cst.Call | None) -> Restor
     # `optax.inject_hyperparams` and `optax.partition` have states of their own around those of
     # the optimizers, which only a template shows.
     has_own_states = context.rate_per_call or public_optax.is_grouped(context.analysis)
-    function = "" if template is None else _function(context, template)
+    function, own_call = ("", "") if template is None else _function(context, template)
     if not (context.options.optax_alone and has_own_states):
         if template is not None:
             optimizers = definitions.restored_optimizers(context.analysis, template)
@@ -188,6 +189,7 @@ def _restored_file(context: Context, name: str, call: cst.Call | None) -> Restor
     return Restored(
         UNKNOWN_PATH if path is None else path,
         function,
+        own_call,
         tuple(optimizers.items()),
         format=_format(name),
         prefix=_prefix(context, name, call),
@@ -198,19 +200,30 @@ def _only_definition(context: Context) -> dict[str, str]:
     return definitions.only_definition(context.analysis)
 
 
-def _function(context: Context, template: cst.BaseExpression) -> str:
-    """The function of the module that the program calls without arguments, or ""."""
+def _function(context: Context, template: cst.BaseExpression) -> tuple[str, str]:
+    """The function of the module that makes a template: its name, or a call with arguments."""
     try:
         call = definitions.origin(context.analysis, template)
     except definitions.Unknown:
-        return ""
-    if not isinstance(call, cst.Call) or not isinstance(call.func, cst.Name) or call.args:
-        return ""
+        return "", ""
+    if not isinstance(call, cst.Call) or not isinstance(call.func, cst.Name):
+        return "", ""
     bound = context.analysis.names.assignments(call.func)
     node = getattr(bound[0], "node", None) if len(bound) == 1 else None
     if not isinstance(node, cst.FunctionDef) or context.parent(node) is not context.analysis.module:
-        return ""
-    return call.func.value
+        return "", ""
+    if not call.args:
+        return call.func.value, ""
+    return "", context.code(call) if _is_known_on_import(context, call) else ""
+
+
+def _is_known_on_import(context: Context, call: cst.Call) -> bool:
+    """True if a call says the same wherever it stands in the old program and in the new one."""
+    names = {name.split(".")[0] for name in imports.references(call)}
+    bound = [a for name in names for a in context.analysis.scopes[call].find(name)]
+    if any(map(context.legacy, walk(call))) or names & {"FLAGS", "args", "flags"}:
+        return False
+    return all(a.scope.is_module and _runs_on_import(context, a.node) for a in bound)
 
 
 def _format(name: str) -> str:
@@ -232,8 +245,11 @@ def _prefix(context: Context, name: str, call: cst.Call | None) -> str:
 def _path(context: Context, node: cst.BaseExpression) -> str | None:
     """Returns the path of `"run"`, of `file.read()` and of variables with such a value."""
     if isinstance(node, cst.Name):
-        origin = constants.assigned_value(context.analysis, node)
-        return constants.text(context.analysis, node) if origin is None else _path(context, origin)
+        try:
+            origin = definitions.origin(context.analysis, node)
+        except definitions.Unknown:
+            return constants.text(context.analysis, node)
+        return None if isinstance(origin, cst.Name) else _path(context, origin)
     if not isinstance(node, cst.Call):
         return constants.text(context.analysis, node)
     called, last = context.name(node.func), last_name(node.func)

@@ -212,12 +212,18 @@ def _setting(a: Analysis, entry: Entry, name: str, arg: cst.Arg, depth: int) -> 
     """The source of a setting; a rate that the program computes is some number here."""
     if entry.parts is not None and entry.hyper_params[0].legacy == name:
         return _definition(a, arg.value, depth + 1)
+    text = literal(a, arg.value)
+    if not text and name != "learning_rate":
+        raise Unknown
+    return text or UNKNOWN_RATE
+
+
+def literal(a: Analysis, node: cst.BaseExpression) -> str:
+    """Returns the literal that an expression is, followed through variables; "" if it is none."""
     try:
-        return repr(ast.literal_eval(a.module.code_for_node(origin(a, arg.value)).strip()))
+        return repr(ast.literal_eval(a.module.code_for_node(origin(a, node)).strip()))
     except (ValueError, SyntaxError, Unknown):
-        if name != "learning_rate":
-            raise Unknown from None
-    return UNKNOWN_RATE
+        return ""
 
 
 def _group(a: Analysis, arg: cst.Arg, depth: int) -> str:
