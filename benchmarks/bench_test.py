@@ -1,5 +1,6 @@
 """The benchmarks run and write their page; how fast anything is, no test can judge."""
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -80,11 +81,12 @@ def test_tracing_compiling_and_memory_are_measured_apart(monkeypatch: pytest.Mon
 
 
 def test_a_ratio_is_that_of_the_first_side_to_the_second():
-    sides = {"a": lambda: 3.0, "b": lambda: 2.0, "c": lambda: 1.0}
+    sides = {"a": lambda: 3.0, "b": lambda: 2.0, "c": itertools.cycle([1.0, 2.0]).__next__}
     pairs = [("a", "b", 1.02), ("c", "a", None), ("a", "not here", None)]
     first, second = figures.ratios("step", "x", sides, pairs, repeats=3)
     assert (first.what, first.ratio, first.base) == ("a / b", exactly(1.5), 2000.0)
-    assert (second.what, second.ratio, second.base) == ("c / a", exactly(1 / 3), 3000.0)
+    assert (second.what, second.base) == ("c / a", 3000.0)
+    assert {second.ratio.low, second.ratio.high} == {1 / 3, 2 / 3}
 
 
 def test_candidates_take_turns_and_warm_up_does_not_count():

@@ -13,6 +13,11 @@ def test_any_other_error_is_no_refusal() -> None:
     assert fuzz.outcome(lambda: {}["x"]).startswith("KeyError")
 
 
+def test_an_error_of_inspect_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fuzz, "_inspect", {}.__getitem__)
+    assert fuzz.survives_folder("msgpack", 0).startswith("KeyError")
+
+
 @settings(max_examples=300, deadline=None, derandomize=True, database=None)
 @given(st.binary(max_size=200))
 def test_any_bytes_are_read_or_refused(data: bytes) -> None:

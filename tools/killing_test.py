@@ -23,6 +23,13 @@ def test_two_processes_and_a_kill(tmp_path):
     assert read_losses(tmp_path / "two") == [*losses.items()]
 
 
+def test_a_training_that_ends_before_its_kills_is_told(tmp_path):
+    program = f"import pathlib, time; file = pathlib.Path({str(tmp_path)!r}, 'losses.csv'); "
+    program += "first = not file.exists(); file.write_text('1\\n'); time.sleep(30 * first)"
+    with pytest.raises(RuntimeError, match="it ended before kill 2"):
+        killing.train_with_kills(tmp_path, [sys.executable, "-c", program], 1, 2, seconds=0.1)
+
+
 def test_all_are_killed_at_once_and_one_that_fails_is_enough():
     waiting = killing.Processes([sys.executable, "-c", "import time; time.sleep(30)"], 2)
     waiting.kill(random.Random(0))

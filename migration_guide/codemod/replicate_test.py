@@ -16,6 +16,18 @@ def test_half_of_what_belongs_together_is_left_to_a_person():
     assert ["pmean" in m.text for m in result.messages if m.by_hand] == [True]
 
 
+def test_optimizers_over_axes_of_two_names_are_left_to_a_person():
+    code = (
+        f"{IMPORTS}{SETUP}other = optim.Adam(0.1).create(p)\nopt = opt.replicate(axis_name='a')\n"
+    )
+    code += (
+        "opt.apply_gradient(g)\nother = other.replicate(axis_name='b')\nother.apply_gradient(g)\n"
+    )
+    result = rewrite(code, Options())
+    assert result.code.count(".replicate(axis_name=") == 2
+    assert [m.by_hand for m in result.messages if "replicate()" in m.text] == [True, True]
+
+
 def test_one_copy_of_what_is_replicated_is_saved_and_restored(subtests: pytest.Subtests):
     for call, saves in [
         ("checkpoints.save_checkpoint('/d', {}, 3)", True),

@@ -72,3 +72,4 @@ def test_figures_are_shown_beside_earlier_ones_and_a_fault_ends_with_1(
         assert compare.main(["--only", "mnist", "--json", str(file)]) == status
         assert f"| 2 | 3 | same bits | {ratio:.3f} |" in capsys.readouterr().out
     assert list(json.loads(file.read_text())["examples"]) == ["vae", "mnist"]
+    assert "| 1e-07 apart |" in page.table({"mnist": row | {"from_before": 1e-7}})

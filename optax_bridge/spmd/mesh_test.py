@@ -94,6 +94,9 @@ def test_a_mesh_that_the_torus_has_no_place_for_is_said(caplog):
     mesh = create_device_mesh((2, -1), devices=tpu_slice())
     assert ids(mesh) == np.arange(16).reshape(2, 8).tolist()
     assert "mesh shape (2, 8) does not follow the network: Failed to find assignment" in caplog.text
+    two = [*tpu_slice(), *tpu_slice(1)]
+    mesh = create_device_mesh(HybridMeshShape((2, 8), (1, 2)), devices=two)
+    assert (np.asarray(ids(mesh))[0] // 16).tolist() == [0] * 8 + [1] * 8  # slice by slice
 
 
 @pytest.mark.parametrize(
