@@ -27,7 +27,7 @@ def module_exports(a: Expressions) -> Project:
     values = a.variables()
     made = [*_top_aliases(a)]
     made += [(v, a.function_name(f)) for f in facts.functions for v in facts.returns[f]]
-    unclear = {name for value, name in made if _has_definition(a, value)}
+    unclear = {name for value, name in made if any(map(a.names.entry, walk(value)))}
     classes = [f"{a.key}.{c.name.value}" for c in a.legacy_classes]
     groups = [f"{a.key}.{c.name.value}" for c in a.legacy_classes if a.is_groups(c)]
     for origin, exported in _reexports(a):
@@ -140,11 +140,6 @@ def _aliases(a: Expressions) -> dict[str, str]:
         if a.names.of(value) == f"{OPTIM}.OptimizerDef":
             origins[exported] = f"{OPTIM}.OptimizerDef"
     return origins
-
-
-def _has_definition(a: Expressions, value: cst.BaseExpression) -> bool:
-    calls = (node for node in walk(value) if isinstance(node, cst.Call))
-    return any(a.names.entry(call.func) is not None for call in calls)
 
 
 def _top_aliases(a: Expressions) -> Iterator[tuple[cst.BaseExpression, str]]:
