@@ -51,5 +51,5 @@ def test_a_claim_that_is_not_proved_costs_the_exit_code(
     )
     done = command("prove", "--only", "adagrad", "--only", "optax", "--only", "float32")
     assert done.code == 1
-    assert "not as claimed: adagrad-0-optax-float32" in done.out
+    assert "not as claimed: adagrad-0-optax-float32: claimed " in done.out
     assert "0 of" in done.out.splitlines()[-1]

@@ -425,3 +425,10 @@ def test_far_steps_of_a_program_that_asks_for_its_dtype_are_taken_in_it():
     proof = prove_equivalence(_multiplied(factor), _multiplied(lambda n, g: 1.0), params)
     assert proof.verdict == "different", proof
     assert "from step 50002 on" in str(proof)
+
+
+@pytest.mark.parametrize(("order", "verdict"), [((1, 2, 0), IDENTICAL), ((2, 0, 1), DIFFERENT)])
+def test_two_transposes_are_one_in_their_order(order: tuple[int, ...], verdict: str):
+    twice = leafwise(lambda _, g: g.transpose(1, 0, 2).transpose(0, 2, 1))
+    once = leafwise(lambda _, g: g.transpose(order))
+    assert prove_equivalence(twice, once, {"k": jnp.ones((3, 3, 3))}).verdict == verdict

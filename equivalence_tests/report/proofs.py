@@ -19,7 +19,8 @@ def print_rows(console: Console, rows: Sequence[Outcome], seconds: float) -> Non
     console.print(table(rows))
     for row in rows:
         if not row.held:
-            console.print(f"not as claimed: {row.task}", markup=False)
+            claim = f"claimed {row.claim}, found {row.verdict}"
+            console.print(f"not as claimed: {row.task}: {claim}", markup=False)
             console.print(row.note or row.text, markup=False)
     console.print(closing_line(rows, seconds))
 
