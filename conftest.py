@@ -20,8 +20,6 @@ _flags = {"--xla_force_host_platform_device_count": "8"}
 if metadata.version("jaxlib").startswith(("0.9.", "0.10.")):
     _flags["--xla_cpu_use_fusion_emitters"] = "false"
     _flags["--xla_cpu_parallel_codegen_split_count"] = "1"
-# So do LLVM's optimizations, which take longer than the programs run; see _OPTIMIZED.
-os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 _user_flags = os.environ.get("XLA_FLAGS", "")
 _added = [f"{name}={value}" for name, value in _flags.items() if name not in _user_flags]
 os.environ["XLA_FLAGS"] = " ".join([*_user_flags.split(), *_added])
@@ -37,14 +35,6 @@ _GLOBAL_FLAGS = (
     "jax_numpy_rank_promotion",
     "jax_debug_nans",
     "jax_disable_jit",
-)
-# Their subject is bits, which LLVM decides as well: it rounds a product and a sum once.
-_OPTIMIZED = (
-    "equivalence_tests/reference",
-    "equivalence_tests/suite",
-    "legacy_optim/base_test.py",
-    "optax_bridge/exact",
-    "optax_bridge/torch",
 )
 
 
@@ -63,24 +53,3 @@ def _restore_global_flags() -> Iterator[None]:
     for name, value in before.items():
         if getattr(jax.config, name) != value:
             jax.config.update(name, value)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _optimizations(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Compiles as users do where bits are the subject.
-
-    JAX knows of this setting where it keeps programs on disk, not where it keeps them in memory.
-    """
-    here = Path(__file__).parent
-    if not any(request.path.is_relative_to(here / path) for path in _OPTIMIZED):
-        yield
-        return
-    flag = "jax_disable_most_optimizations"
-    before = jax.config.read(flag)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(flag.upper(), "0")  # for processes that tests start
-        jax.config.update(flag, False)
-        jax.clear_caches()
-        yield
-    jax.config.update(flag, before)
-    jax.clear_caches()
