@@ -51,13 +51,6 @@ def from_legacy(
     check_definition(definition, "definition")
     if not isinstance(exact, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"exact: expected True or False, found {brief(exact)}")
-    return transformation_of(definition, exact)
-
-
-def transformation_of(
-    definition: legacy_optim.OptimizerDef, exact: bool
-) -> optax.GradientTransformationExtraArgs:
-    """See `from_legacy`."""
     choice = choose_recipe(definition, "exact" if exact else "optax")
     if choice.claim.verdict is Verdict.DIFFERENT:
         raise UnsupportedSetting(f"{choice.reason}. exact=True is exact.")

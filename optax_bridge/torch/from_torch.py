@@ -13,7 +13,7 @@ from optax_bridge.checkpoints.definitions import path_pattern
 from optax_bridge.correspondence import TORCH, Described, entries_by_class
 from optax_bridge.correspondence.expression import ExpressionError, parse
 from optax_bridge.correspondence.recipe import Source
-from optax_bridge.legacy import transformation_of
+from optax_bridge.legacy import from_legacy
 from optax_bridge.metadata.trees import OptState, Params
 from optax_bridge.optimizers.groups import groups_of
 from optax_bridge.optimizers.selectors import ParamLeaves
@@ -67,7 +67,7 @@ def from_torch(
       UnsupportedSetting: `exact=False`, and public Optax has no equivalent of these settings.
     """
     definition = torch_definition(optimizer, lr=lr, groups=groups)
-    tx = transformation_of(definition, exact)
+    tx = from_legacy(definition, exact)
     if not isinstance(definition, legacy_optim.MultiOptimizer):
         return tx
     tensors = [len(group["params"]) for group in getattr(optimizer, "param_groups", ())]

@@ -179,11 +179,8 @@ class TrainState(train_state.TrainState):
         """Makes a state at step 0 directly on a mesh: no array is ever whole on one device.
 
             state = TrainState.create_sharded(
-                mesh=mesh,
-                rules=[("embed", "data"), ("mlp", "model")],
-                init=lambda: model.init(key, inputs),
-                apply_fn=model.apply,
-                tx=tx,
+                mesh=mesh, rules=[("embed", "data"), ("mlp", "model")],
+                init=lambda: model.init(key, inputs), apply_fn=model.apply, tx=tx,
             )
 
         Args:
@@ -299,8 +296,7 @@ class TrainState(train_state.TrainState):
             has), and any entry with the name of a field.
 
         Returns:
-          A state of this class, whose next step is the one that the saved optimizer would have
-          taken.
+          A state of this class; its next step is the one that the saved optimizer would have taken.
 
         Raises:
           CheckpointError: it cannot be read, or is not of this optimizer.

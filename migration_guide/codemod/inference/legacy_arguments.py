@@ -109,9 +109,7 @@ def _sources(a: Expressions, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
         case cst.Name():
             yield from _variable_sources(a, node)
         case cst.Attribute():
-            a.shared.legacy_results |= {
-                shared_name(a.names.of(node) or "")
-            } & a.project.values.keys()
+            _note_shared(a, node)
             if a.project.fields.get(node.attr.value) or a.names.of(node) is None:
                 a.shared.legacy_fields |= {node.attr.value}
                 yield from _field_sources(a, node.attr.value)
@@ -153,10 +151,14 @@ def _call_sources(a: Expressions, call: cst.Call) -> Iterator[cst.CSTNode]:
         yield method.value
 
 
+def _note_shared(a: Expressions, node: cst.CSTNode) -> None:
+    """Notes a variable of another file whose value stays legacy."""
+    a.shared.legacy_results |= {shared_name(a.names.of(node) or "")} & a.project.values.keys()
+
+
 def _variable_sources(a: Expressions, variable: cst.Name) -> Iterator[cst.CSTNode]:
     """Yields the values assigned to a variable, put into it, or passed for it if a parameter."""
-    imported = shared_name(a.names.of(variable) or "")
-    a.shared.legacy_results |= {imported} & a.project.values.keys()
+    _note_shared(a, variable)
     for target, value in (*a.facts.assignments, *a.facts.loops):
         while isinstance(target, cst.Subscript):
             target = target.value

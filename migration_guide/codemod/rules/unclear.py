@@ -287,7 +287,7 @@ def _is_unclear(context: Context, holder: cst.BaseExpression) -> bool:
 
 
 def _is_made_elsewhere(context: Context, node: cst.CSTNode) -> bool:
-    """True for a part of another file's variable that is made of definitions, nobody knows how."""
+    """True for a part of another file's variable, made of definitions in an unknown way."""
     if context.analysis.kind(node):
         return False
     unclear = context.analysis.project.unclear
