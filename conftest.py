@@ -2,10 +2,15 @@
 
 import gc
 import os
+import sys
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
+# Where the environment asks for no bytecode, each of the 200 processes that tests start would
+# compile the modules of this project again, for a third of a second.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # Read by JAX when it is first imported, so they are set before that happens.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parent / ".cache" / "jax"))
