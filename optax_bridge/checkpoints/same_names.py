@@ -7,7 +7,8 @@ template's, but:
 - An array outside a state may have grown from one without elements.
 - What keeps its value is cast, numbers in floating point outside a state alone, with a warning.
 - All parameters of a state may have another type in floating point, as when a whole training was in
-  half precision: they are taken unchanged, with the moments of that type, with a warning.
+  half precision: they are taken unchanged, with the moments of that type, with a warning; also
+  those that a step lifted from half precision to float32, in a legacy optimizer too.
 - Where the template has a plain number of Python, any number is taken, and no text.
 """
 
@@ -35,6 +36,7 @@ from optax_bridge.checkpoints.trees import (
     state_dict_of,
 )
 from optax_bridge.checkpoints.values import STEPS, is_number_of_steps, one_copy
+from optax_bridge.correspondence.claim import HALF_PRECISION
 from optax_bridge.correspondence.values import FINITE, Range
 from optax_bridge.metadata.axis_metadata import unboxed
 from optax_bridge.metadata.paths import Names, leaves, paths_of
@@ -43,11 +45,13 @@ from optax_bridge.states import COUNTS, slots
 
 LEVEL = "value"  # the name of the array in Flax's boxes and, by custom, in a program's
 
-# The owner of a leaf: the program, a field of a state, or the optimizer, whose parameters and
-# moments must be finite.
-Owner = Literal["program", "state", "params", "opt_state"]
+# The owner of a leaf: the program, a legacy optimizer in it, a field of a state, or the optimizer,
+# whose parameters and moments must be finite.
+Owner = Literal["program", "legacy", "state", "params", "opt_state"]
 OWNERS: dict[str, Owner] = {"params": "params", "ema_params": "params", "opt_state": "opt_state"}
 
+# Types before and after a step whose rate is in float32.
+_LIFTED = {(half, "float32") for half in HALF_PRECISION}
 _NO_STEPS = "The file is damaged, or counts something else there: take an earlier checkpoint."
 OTHER_STATE_TYPE = (
     "Casting would lose bits: the exact transformation (optax_bridge's own, "
@@ -105,7 +109,7 @@ class Scope:
     @property
     def in_state(self) -> bool:
         """True within a `TrainState`."""
-        return self.owner != "program"
+        return self.owner not in ("program", "legacy")
 
     def move(self, paths: Paths, leaf: Leaf, template: Leaf, *, is_cast: bool = False) -> Move:
         """The move of a leaf, whose numbers are checked if they are trained."""
@@ -121,6 +125,9 @@ def same_names(expected: PyTree, saved: PyTree, paths: Paths, scope: Scope) -> I
     """Yields the items of a part, a state dict whose `TrainState`s are objects."""
     if scope.state is not None and is_state(expected):
         yield from scope.state(expected, saved, paths, scope)
+    elif scope.owner == "program" and legacy_states(expected) is not None:
+        legacy = replace(scope, owner="legacy")
+        yield from judge_types(_level(expected, saved, paths, legacy), paths.source)
     elif isinstance(expected, Mapping):
         yield from _level(expected, saved, paths, scope)
     elif isinstance(saved, Mapping):
@@ -216,7 +223,9 @@ def dtype_item(expected: Leaf, saved: Leaf, paths: Paths, scope: Scope) -> Item:
     dtype, saved_dtype = expected.dtype, dtype_of(saved)
     both_float = is_floating(dtype) and is_floating(saved_dtype)
     is_kept = both_float and scope.owner == "params"
-    is_kept = is_kept or (is_moment and (str(dtype), str(saved_dtype)) in scope.changes)
+    change = (str(dtype), str(saved_dtype))
+    is_kept = is_kept or (scope.owner == "legacy" and change in _LIFTED)
+    is_kept = is_kept or (is_moment and change in scope.changes)
     is_cast = dtype != saved_dtype and not is_kept
     if is_cast and is_moment and both_float:
         expectation = f"{dtype}, which the new state keeps"
@@ -371,7 +380,7 @@ def judge_types(items: Iterable[Item], path: Names) -> list[Item]:
     pairs = {pair for pair in types.values() if is_floating(pair[0])}
     if differing and len(pairs) == 1:
         return [*items, Converted(path, *map(str, *pairs))]
-    if all(old.itemsize == 2 and new == np.float32 for old, new in differing.values()):
+    if all(tuple(map(str, pair)) in _LIFTED for pair in differing.values()):
         return items + [Converted(at, *map(str, pair)) for at, pair in differing.items()]
     return items + [
         Misfit(at, f"{expected}, the template's type", str(actual), other_type(actual))
