@@ -57,7 +57,11 @@ def without_memory(template: T) -> T:
             return leaf
         return np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape)
 
-    return jax.tree.map(outline_of_leaf, template)
+    outline = jax.tree.map(outline_of_leaf, template)
+    for old, new in zip(jax.tree.leaves(template), jax.tree.leaves(outline), strict=True):
+        if isinstance(old, jax.Array) and old is not new:
+            old.delete()  # the program may hold it to the end
+    return outline
 
 
 def as_arrays(tree: PyTree) -> PyTree:
