@@ -64,11 +64,6 @@ def other_classes(part: Part, name: str) -> str:
     return "" if may_be or not classes else f"the state of {looks_like(part)}"
 
 
-def has_unmatched(part: Part) -> bool:
-    """True if some parameters have no state: a MultiOptimizer, or `focus=`, left them alone."""
-    return any(state is None for _, _, state in part.rows)
-
-
 @describing()
 def infer_definitions(part: Part) -> list[legacy_optim.OptimizerDef]:
     """Definitions that a state may be of, the likeliest first."""

@@ -130,8 +130,6 @@ def _within(field: str, value: PyTree) -> PyTree:
 
 def _fits(field: str, value: PyTree, params: Params) -> bool:
     """True if a value is of the kind that the field holds."""
-    if value is None or not any(True for _ in leaves(value)):
-        return True
     if field == "ema_params":
         return _shapes(value) == _shapes(params)
     if field == "dynamic_scale":

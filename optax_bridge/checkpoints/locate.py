@@ -192,8 +192,6 @@ def _rows(part: Part, target: Params, state: PyTree, path: Names) -> Iterator[Ro
             )  # fmt: skip
         yield path, target, state
         return
-    if state is None:
-        state = dict.fromkeys(target)
     if not isinstance(state, Mapping) or set(state) != set(target):
         names = set(state) if isinstance(state, Mapping) else {type(state).__name__}
         raise CheckpointError(

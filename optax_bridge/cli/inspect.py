@@ -226,7 +226,7 @@ def _array_facts(leaf: "Leaf") -> dict[str, object]:
 
 def description_of(part: "Part") -> str:
     """Returns the likely kind of an optimizer, its step and its peculiarities, in one line."""
-    from optax_bridge.checkpoints.inference import has_unmatched, looks_like
+    from optax_bridge.checkpoints.inference import looks_like
 
     looks = looks_like(part)
     if " or " in looks:
@@ -236,7 +236,7 @@ def description_of(part: "Part") -> str:
         notes.append(f"replicated {part.copies} times")
     if part.is_grouped:
         notes.append(f"{len(part.param_states)} groups, the layout up to flax 0.3.2")
-    elif has_unmatched(part):
+    elif any(state is None for _, _, state in part.rows):
         notes.append("some parameters have no state: a MultiOptimizer or focus= left them alone")
     if isinstance(part.target, Mapping) and set(part.target) == {"params"}:
         notes.append("target is {'params': ...}: a model from before Linen, or Linen variables")
