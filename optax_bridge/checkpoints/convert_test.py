@@ -193,7 +193,7 @@ def test_what_each_device_had_of_its_own_beside_the_optimizer_stays() -> None:
 HOLDERS = {
     "tuple": ("tuple", None, "Adam(1e-2)"),
     "generator": ("dataclass", "generator", OPTIMIZERS["adafactor"]),
-    "discriminator": ("dataclass", "discriminator", "LARS(1.0)"),
+    "discriminator": ("dataclass", "/discriminator/", "LARS(1.0)"),
     "dictionary": ("dictionary", None, OPTIMIZERS["adagrad"]),
     "values": ("values", None, OPTIMIZERS["momentum"]),
     "deep": ("deep", None, OPTIMIZERS["adagrad"]),
@@ -266,15 +266,21 @@ def test_each_of_several_optimizers_is_converted_where_it_stands(tmp_path: Path)
     source = tmp_path / "source"
     tree = {**jax.tree.map(np.asarray, read), "n": np.int32(3)}
     source.write_bytes(serialization.msgpack_serialize(tree))
-    convert_file(source, tmp_path / "new", definitions, file_format="msgpack")
+    done = convert_file(source, tmp_path / "new", definitions, file_format="msgpack")
+    assert {move.target[0] for move in done.moves} == {*names}
     new = read_checkpoint(tmp_path / "new").tree
     assert [sorted(new[path]) for path in names] == [["opt_state", "params", "step"]] * 2
     done = convert_file(tmp_path / "new", tmp_path / "back", definitions, to_legacy=True)
     assert done.read.description == "Flax msgpack, a TrainState at actor, critic"
     assert {move.target[0] for move in done.moves} == {*names}
     same_bits(read_checkpoint(tmp_path / "back").tree, read_checkpoint(source).tree)
+    with pytest.raises(CheckpointError, match="one TrainState to convert, found actor, critic"):
+        convert_file(tmp_path / "new", tmp_path / "x", definitions["actor"], to_legacy=True)
     with pytest.raises(CheckpointError, match="one optimizer to convert, found actor, critic"):
         convert_file(source, tmp_path / "params", params_only=True)
+    convert_file(tmp_path / "new", tmp_path / "one", params_only=True, part="/actor/")
+    with pytest.raises(CheckpointError, match="an optimizer: "):
+        convert_file(tmp_path / "new", tmp_path / "none", params_only=True, part="act")
     with pytest.raises(CheckpointError, match=r"for each of its optimizers, actor, critic"):
         convert_file(source, tmp_path / "x", {"actor": definitions["actor"]})
 
@@ -310,8 +316,9 @@ def test_state_in_memory_goes_there_and_back(tmp_path: Path) -> None:
 
 
 def test_parameters_in_float64_stay_so_though_jax_has_float32_alone(tmp_path: Path) -> None:
-    wide = {"w": np.arange(3.0)}
-    state = {"step": np.int32(2), "param_states": {"w": {"momentum": np.ones(3)}}}
+    wide = {"w": np.arange(3.0), "z": np.arange(2) * 1j}
+    momenta = {name: {"momentum": leaf + 1} for name, leaf in wide.items()}
+    state = {"step": np.int32(2), "param_states": momenta}
     tree = {"target": wide, "state": state}
     (tmp_path / "old").write_bytes(serialization.msgpack_serialize(tree))
     definition = legacy_optim.Momentum(0.1)
@@ -394,9 +401,10 @@ def test_a_list_of_twelve_keeps_its_order() -> None:
 def test_a_large_template_takes_no_memory_and_its_infinities_stay() -> None:
     size = BLOCK // 4 + 1
     template = {
-        "large": np.ones(size, np.float32), "best": np.full(size, np.inf, np.float32),
+        "large": jnp.ones(size, np.float32), "best": np.full(size, np.inf, np.float32),
         "small": np.ones(3, np.float32),
     }  # fmt: skip
     outline = without_memory(template)
     assert outline["large"].strides == (0,) and outline["large"].shape == (size,)
+    assert template["large"].is_deleted()
     assert outline["best"] is template["best"] and outline["small"] is template["small"]

@@ -29,7 +29,7 @@ def assert_moved(done: Any) -> None:
         expected, actual = np.asarray(source[move.source]), np.asarray(result[move.target])
         expected = expected[0] if expected.ndim > actual.ndim else expected  # one of its copies
         assert (str(expected.dtype), str(actual.dtype)) == (move.cast or (actual.dtype,) * 2)
-        expected = -expected if move.negate else expected
+        expected = -expected if move.facts()["negated"] else expected
         np.testing.assert_array_equal(expected.astype(actual.dtype), actual, str(move))
     targets = [move.target for move in done.moves]
     assert len(targets) == len(set(targets))

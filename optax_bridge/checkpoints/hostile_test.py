@@ -77,6 +77,9 @@ DAMAGED = {
         shape={"0": 0, "1": 2**62, "2": 9}, chunks={"0": ((0,), "float32", b"")}
     ),
     "chunks_of_another_size": chunked(shape={"0": 3}, chunks={"0": ((1,), "int8", b"1")}),
+    "chunks_of_two_types": chunked(
+        shape={"0": 2}, chunks={"0": ((1,), "int8", b"1"), "1": ((1,), "uint8", b"1")}
+    ),
     "chunks_missing": chunked(shape={"0": 4}),
     "array_of_two_parts": array((1,), "int8"),
     "array_of_four_parts": array((1,), "int8", b"1", b"2"),
@@ -115,9 +118,10 @@ def test_what_is_nested_is_not_followed_to_its_end() -> None:
         decode(nested(200))
 
 
-@pytest.mark.parametrize(
-    "kind", ["missing", "empty_folder", "two_series", "deep", "circle", "name_too_long", "pipe"]
-)
+FOLDERS = ["missing", "empty_folder", "two_series", "deep", "circle", "long", "pipe", "empty_index"]
+
+
+@pytest.mark.parametrize("kind", FOLDERS)
 def test_folder_without_a_checkpoint_is_a_clear_error(kind: str, tmp_path: Path) -> None:
     if kind == "deep":
         (tmp_path / "/".join(["x_1"] * 900)).mkdir(parents=True)
@@ -126,9 +130,11 @@ def test_folder_without_a_checkpoint_is_a_clear_error(kind: str, tmp_path: Path)
     if kind == "two_series":
         (tmp_path / "generator_1").write_bytes(ADAM)
         (tmp_path / "critic_1").write_bytes(ADAM)
+    if kind == "empty_index":
+        (tmp_path / "checkpoint").touch()
     if kind == "pipe":
         os.mkfifo(tmp_path / "pipe")
-    names = {"missing": "no", "name_too_long": "x" * 5000, "pipe": "pipe"}
+    names = {"missing": "no", "long": "x" * 5000, "pipe": "pipe"}
     message = "neither a file nor a folder" if kind == "pipe" else "expected"
     with pytest.raises(CheckpointError, match=message):
         read_checkpoint(tmp_path / names.get(kind, ""))
@@ -156,13 +162,14 @@ KERNEL = ("state", "param_states", "dense", "kernel")
 MISFITS = {
     "leaf_missing": (_set(*KERNEL[:3], "bias", value=None), r"\['param_states'\]\['dense'\]"),
     "leaf_too_many": (_set(*KERNEL[:3], "other", value={}), r"\['param_states'\]\['dense'\]"),
-    "field_missing": (_set(*KERNEL, "grad_ema", value=None), r"\['kernel'\]"),
+    "field_missing": (_set(*KERNEL, "grad_ema", value=None), r"param_states'\].*\['grad_ema'\]"),
     "field_too_many": (_set(*KERNEL, "v", value=np.ones(3)), r"\['kernel'\]"),
     "shape": (_set(*KERNEL, "grad_ema", value=np.ones((3, 4), np.float32)), r"\['grad_ema'\]"),
     "dtype": (_set(*KERNEL, "grad_ema", value=np.ones((4, 3))), r"\['grad_ema'\]"),
     "text": (_set(*KERNEL, "grad_ema", value="no"), r"\['grad_ema'\]"),
     "step_float": (_set("state", "step", value=np.float32(1)), r"\['step'\]"),
     "step_empty": (_set("state", "step", value=np.ones(0, np.int32)), r"\['step'\]"),
+    "state_of_an_array": (_set(*KERNEL, value=np.ones(3)), "the fields of a parameter's state"),
     "no_target": (_set("target", value=None), "an optimizer"),
     "target_text": (_set("target", value="x"), r"\['target'\]"),
 }
@@ -193,7 +200,7 @@ def test_copies_that_differ_between_devices_are_refused(path: Any, message: str)
         convert_tree(tree, parse_definition("Adam(1e-2)"))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "complex64"])
 def test_nan_is_found_wherever_it_stands(dtype: str) -> None:
     """In an array of several blocks, each of which is looked at by itself."""
     size = 2 * BLOCK // np.dtype(dtype).itemsize + 3
@@ -211,7 +218,10 @@ def test_nan_is_found_wherever_it_stands(dtype: str) -> None:
         moments[position] = 0
 
 
-def test_nan_is_found_on_devices() -> None:
+@pytest.mark.parametrize("is_host", [True, False])
+def test_nan_is_found_on_devices(is_host: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not is_host:  # as if that of the array were a GPU
+        monkeypatch.setattr(jax, "local_devices", lambda **_: [])
     tree = broken(_set(*KERNEL, "grad_ema", value=jnp.full((4, 3), jnp.nan).at[0].set(1.0)))
     with pytest.raises(CheckpointError, match=r"\['grad_ema'\].*NaN"):
         convert_tree(tree, parse_definition("Adam(1e-2)"))
@@ -345,6 +355,7 @@ NPZ = {
     "negative_shape": zipped({"x.npy": npz_header("(-1,)") + b"1234"}),
     "no_array": zipped({"x.npy": b"hello"}),
     "objects": zipped({"x.npy": ONE.replace(b"<f4", b"|O8")}),
+    "name_of_many_parts": zipped({"/".join("a" * 200): ONE}),
     "name_and_folder": zipped({"a.npy": ONE, "a/b.npy": ONE}),
     "packed_by_lzma": zipped({"x.npy": ONE}, zipfile.ZIP_LZMA),
     "packed_by_bzip2": zipped({"x.npy": ONE}, zipfile.ZIP_BZIP2),

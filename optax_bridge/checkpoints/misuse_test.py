@@ -14,6 +14,7 @@ from flax import serialization
 from flax.training import checkpoints
 
 import legacy_optim
+import optax_bridge
 from optax_bridge import TrainState, convert_state, from_legacy
 from optax_bridge.checkpoints import (
     CheckpointError,
@@ -22,6 +23,7 @@ from optax_bridge.checkpoints import (
     read_checkpoint,
     restore_checkpoint,
 )
+from optax_bridge.checkpoints.formats.orbax import write_orbax
 from optax_bridge.checkpoints.layout import add_optimizer
 from optax_bridge.checkpoints.restore_test import ADAM, assert_taken_over, fresh, trained
 from optax_bridge.checkpoints.to_legacy import legacy_tree
@@ -33,6 +35,7 @@ MISUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"optimizer_def": {"a": ADAM}, "part": "a"},
         "a dict of optimizers converts each",
     ),
+    "like": ({"like": 3, "layout": "flat"}, "like decides the whole result"),
     "layout": ({"optimizer_def": ADAM, "layout": "deep"}, "layout: expected 'keep'"),
     "format": ({"optimizer_def": ADAM, "file_format": "zip"}, "one of .*msgpack.*, found 'zip'"),
 }
@@ -73,6 +76,9 @@ def test_a_damaged_state_does_not_go_back(
     (tmp_path / "new").write_bytes(serialization.msgpack_serialize(tree))
     with pytest.raises(CheckpointError, match=message):
         convert_file(tmp_path / "new", tmp_path / "old", ADAM, to_legacy=True)
+    if "NaN" in message:
+        with pytest.raises(CheckpointError, match=message):
+            convert_file(tmp_path / "new", tmp_path / "alone", params_only=True)
 
 
 @pytest.mark.parametrize("others", [{"a": 1}, {"a": {"b": 2}}, {"a": {"b": {}}}], ids=str)
@@ -87,7 +93,7 @@ def test_nothing_is_put_where_something_else_stands(others: Any) -> None:
 def test_names_that_orbax_cannot_tell_apart_are_refused(tmp_path: Path) -> None:
     tree = {"a.b": np.ones(1), "a": {"b": np.ones(2)}}
     with pytest.raises(CheckpointError, match=r"two of one name.*--format msgpack"):
-        write(tmp_path / "new", tree, "orbax")
+        write_orbax(tmp_path / "new", tree)
 
 
 @pytest.mark.parametrize("given", ["orbax_checkpointer", "orbax_transforms"])
@@ -109,9 +115,10 @@ def test_of_steps_that_a_manager_saved_the_newest_is_named(tmp_path: Path) -> No
         tree = serialization.to_state_dict(state.replace(step=jnp.int32(step)))
         (tmp_path / f"{step}").mkdir()
         write(tmp_path / f"{step}" / "default", tree, "orbax")
+    write(tmp_path / "9" / "state", tree, "orbax")  # which T5X calls so
     with pytest.raises(CheckpointError, match=r"CheckpointManager.*/10 is the newest"):
         restore_checkpoint(tmp_path, state)
-    assert int(restore_checkpoint(tmp_path / "9", state).step) == 9
+    assert int(restore_checkpoint(tmp_path / "9", state).step) == 10
 
 
 def test_what_can_be_missing_is_said_by_one_of_two_words() -> None:
@@ -123,6 +130,7 @@ def test_no_checkpoint_yet_leaves_the_target_as_it_is(tmp_path: Path) -> None:
     state = fresh()
     assert restore_checkpoint(tmp_path, state) is state
     assert restore_checkpoint(tmp_path / "none", state) is state
+    assert restore_checkpoint(FILES / "adam.msgpack", None)["target"]["scale"].flags.writeable
     for where, target in ((3, state), (tmp_path, "state")):
         with pytest.raises(
             TypeError, match=r"expected a path, found int 3|found the string 'state'"
@@ -148,7 +156,7 @@ def test_a_state_goes_back_by_the_transformation_that_made_it_and_by_no_other(
     (tmp_path / "new").write_bytes(serialization.to_bytes(state))
     said = r"\['opt_state'\]: expected the state of Momentum's transformation, found .* differ: "
     with pytest.raises(CheckpointError, match=rf"{said}.*whose transformation wrote it\.$"):
-        convert_file(tmp_path / "new", tmp_path / "old", legacy_optim.Momentum(0.1), to_legacy=True)
+        convert_file(tmp_path / "new", tmp_path / "old", legacy_optim.Momentum(), to_legacy=True)
     with pytest.raises(CheckpointError, match="expected the legacy optimizer to make, found none"):
         convert_file(tmp_path / "new", tmp_path / "old", to_legacy=True)
     convert_file(tmp_path / "new", tmp_path / "old", ADAM, to_legacy=True)
@@ -159,6 +167,8 @@ def test_a_state_goes_back_by_the_transformation_that_made_it_and_by_no_other(
     assert set(read_checkpoint(tmp_path / "there").tree["models"]["a"]) == {"target", "state"}
     with pytest.raises(CheckpointError, match="a TrainState: step, params, opt_state, found"):
         convert_file(tmp_path / "old", tmp_path / "x", ADAM, to_legacy=True)
+    with pytest.raises(CheckpointError, match=r"found a TrainState, .*--to legacy"):
+        convert_file(tmp_path / "new", tmp_path / "x", ADAM)
 
 
 def test_members_of_a_population_do_not_go_back_as_one(tmp_path: Path) -> None:
@@ -171,3 +181,18 @@ def test_members_of_a_population_do_not_go_back_as_one(tmp_path: Path) -> None:
 def test_what_is_in_hand_goes_back_by_a_definition_alone() -> None:
     with pytest.raises(TypeError, match=r"convert_state\(train_state\) needs optimizer_def="):
         convert_state(fresh(from_legacy(ADAM)))
+
+
+def test_a_square_kernel_by_rules_that_t5x_ignores_is_refused() -> None:
+    """Its rows and columns have the same shapes: nothing else would tell."""
+    one, row = np.zeros(1, np.float32), np.ones(8, np.float32)
+    fields = {"v_row": row, "v_col": 2 * row, "v": one, "m": one}
+    tree = {
+        "target": {"kernel": np.ones((8, 8), np.float32)},
+        "state": {"step": np.int32(3), "param_states": {"kernel": fields}},
+    }
+    settings: Any = {"path_rules": {"kernel": ("column", "row")}, "min_dim_size_to_factor": 8}
+    with pytest.raises(CheckpointError, match=r"\['kernel'\].*as_in_t5x=True"):
+        convert_state(tree, optax_bridge.adafactor(1e-3, **settings))
+    state: Any = convert_state(tree, optax_bridge.adafactor(1e-3, **settings, as_in_t5x=True))
+    np.testing.assert_array_equal(state.opt_state.v_col["kernel"], 2 * row)

@@ -96,14 +96,6 @@ def test_the_state_of_a_definition_of_ones_own_may_be_of_any_class(copies: int |
     assert taken_over(state, state.to_legacy(SLOW), optimizer.state)
 
 
-def test_a_field_of_such_a_state_of_another_dtype_is_named():
-    saved = serialization.to_state_dict(SLOW.create(PARAMS))
-    saved["state"]["slow"]["bias"] = np.ones(3, np.float16)
-    fresh = TrainState.create(None, GRADS, optax_bridge.wrap_definition(SLOW))
-    with pytest.raises(CheckpointError, match=r"\['slow'\]\['bias'\]: expected float32, which"):
-        from_state_dict(fresh, saved)
-
-
 @pytest.mark.parametrize("field", ["batch_stats", "ema_params"])
 def test_of_two_entries_the_one_beside_the_optimizer_is_taken(field: str, tmp_path: Path):
     """The nearest by levels, whatever comes first in the alphabet."""

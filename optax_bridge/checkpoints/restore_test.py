@@ -2,6 +2,7 @@
 
 import functools
 import tempfile
+from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import optax_bridge
 from optax_bridge import CheckpointError, FullTrainState, TrainState
 from optax_bridge.checkpoints import (
     LeftOverWarning,
+    convert_file,
     from_bytes,
     from_state_dict,
     restore_checkpoint,
@@ -341,12 +343,27 @@ def test_collections_fill_the_fields_that_they_are_of(name: str, tmp_path: Path)
     restored = from_bytes(template, data)
     same_bits(getattr(restored, field), expected)
     assert_taken_over(restored)
+    if field == "ema_params":
+        ill = {"optimizer": trained(), field: jax.tree.map(lambda x: x * np.nan, PARAMS)}
+        with pytest.raises(CheckpointError, match="NaN for finite numbers"):
+            from_state_dict(template, serialization.to_state_dict(ill))
     if field == "rngs":  # one key is the one key, whatever it is called
         restored = from_bytes(fresh(rngs={"own": np.zeros_like(KEY)}), data)
         same_bits(restored.rngs, {"own": KEY})
         two = {"optimizer": trained(), "rngs": {"a": KEY, "b": KEY}}
         with pytest.raises(CheckpointError, match=r"no \['rngs'\]\['c'\]"):
             from_bytes(fresh(rngs={"b": KEY, "c": KEY}), serialization.to_bytes(two))
+
+
+class WithModelState(TrainState):
+    model_state: Any = None
+
+
+def test_statistics_fill_a_field_of_all_collections(tmp_path: Path) -> None:
+    data = serialization.to_bytes({"optimizer": trained(), **STATS})
+    (tmp_path / "checkpoint_2").write_bytes(data)
+    state: Any = WithModelState.from_legacy_checkpoint(tmp_path, optimizer_def=ADAM)
+    same_bits(state.model_state, STATS)
 
 
 def test_a_loss_scale_keeps_its_settings_and_takes_its_state(tmp_path: Path) -> None:
@@ -371,8 +388,10 @@ def test_a_loss_scale_keeps_its_settings_and_takes_its_state(tmp_path: Path) -> 
         ({"model_state": {**STATS, "spectral": np.ones(2)}}, r"\['model_state'\]\['spectral'\]"),
         ({"ema_params": {"other": np.ones(2)}}, r"\['ema_params'\]\['other'\]"),
         ({"ema": jax.tree.map(lambda x: x[None], PARAMS)}, r"\['ema'\]\['dense'\]"),
+        ({"dynamic_scale": {"other": np.ones(2)}}, r"\['dynamic_scale'\]\['other'\]"),
+        ({"ema_params": PARAMS}, "no longer updated: .* Pass ema_decay="),
     ],
-    ids=["best", "another step", "another collection", "a later one", "other names", "shapes"],
+    ids=["best", "step", "another", "a later one", "other names", "shapes", "scale", "no decay"],
 )
 def test_what_fills_no_field_is_listed(beside: Any, message: str, tmp_path: Path) -> None:
     data = serialization.to_bytes({"optimizer": trained(), **beside})
@@ -395,6 +414,9 @@ def test_boxes_and_frozen_dicts_of_today_take_the_leaves_of_before() -> None:
     boxed = {
         "dense": {"kernel": nn.Partitioned(jnp.zeros((2, 3)), ("a", "b")), "bias": jnp.ones(3)}
     }
+    ordered = OrderedDict(dense=OrderedDict(PARAMS["dense"]))  # in no order of the alphabet
+    state = from_bytes(fresh(params=ordered), serialization.to_bytes(trained()))
+    assert jax.tree.structure(state.params) == jax.tree.structure(ordered)
     for params in (boxed, freeze(PARAMS)):
         state = from_bytes(fresh(params=params), serialization.to_bytes(trained()))
         assert jax.tree.structure(state.params) == jax.tree.structure(params)
@@ -409,17 +431,22 @@ def test_boxes_and_frozen_dicts_of_today_take_the_leaves_of_before() -> None:
             np.testing.assert_array_equal(one, other)
 
 
-def test_old_keys_become_typed_ones_where_the_template_has_them() -> None:
-    template = {"optimizer": fresh(), "rng": jax.random.key(0)}
-    restored = from_state_dict(
-        template, serialization.to_state_dict({"optimizer": trained(), "rng": KEY})
-    )
-    assert restored["rng"] == jax.random.key(3)
-
-
 @pytest.mark.parametrize("odd", [0, 1, 2])
 def test_every_copy_is_compared(odd: int) -> None:
     copies = np.zeros((3, 2))
     assert one_copy(copies) is not None
     copies[odd, 1] = 1
     assert one_copy(copies) is None
+
+
+@pytest.mark.parametrize(("more", "said"), [(0, 2), (1, None)])
+def test_a_step_is_said_where_every_state_has_taken_as_many(
+    more: int, said: int | None, tmp_path: Path
+) -> None:
+    critic = trained()
+    for _ in range(more):
+        critic = critic.apply_gradient(critic.target)
+    saved = {"actor": trained(), "critic": critic}
+    (tmp_path / "old").write_bytes(serialization.to_bytes(saved))
+    template = {"actor": fresh(), "critic": fresh()}
+    assert convert_file(tmp_path / "old", tmp_path / "new", like=template).step == said

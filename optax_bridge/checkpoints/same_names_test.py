@@ -52,6 +52,8 @@ def with_step(step: Any) -> Any:
     return {**old, "state": {**old["state"], "step": step}}
 
 
+EVERY = optax.MultiSteps(optax.adam(0.1), 2)
+WIDE = {**PARAMS["dense"], "bias": np.ones(3)}
 # Template, state dict, what the error says and what it does not.
 MISFITS: dict[str, tuple[Callable[[], Any], Callable[[], Any], str, str]] = {
     "the other kind": (
@@ -67,9 +69,10 @@ MISFITS: dict[str, tuple[Callable[[], Any], Callable[[], Any], str, str]] = {
         lambda: taken(exact=False),
         r"\['kernel'\]: float32\[2, 3\] for float32\[6\].*saved from", "a copy for each",
     ),
-    "another optimizer": (
-        lambda: fresh(optax.sgd(0.1, momentum=0.9)), lambda: saved(trained()),
-        r"trace.*grad_ema.*another", "a copy for each",
+    "another optimizer, and NaN": (
+        lambda: fresh(optax.sgd(0.1, momentum=0.9)),
+        lambda: {**saved(trained()), "target": jax.tree.map(lambda x: x * jnp.nan, PARAMS)},
+        r"trace.*NaN for finite.*grad_ema.*another", "had diverged",
     ),
     "another shape than before": (
         lambda: fresh(params={"dense": {**PARAMS["dense"], "bias": jnp.ones(4)}}),
@@ -95,6 +98,24 @@ MISFITS: dict[str, tuple[Callable[[], Any], Callable[[], Any], str, str]] = {
             optax.tree_utils.tree_set(TrainState.from_legacy(trained(), exact=False), count=-1)
         ),
         r"\['count'\]: expected the number of steps.*found -1", "no [",
+    ),
+    "steps below 0": (
+        lambda: fresh(EVERY),
+        lambda: saved(optax.tree_utils.tree_set(fresh(EVERY), gradient_step=-1)),
+        r"\['gradient_step'\]: expected the number of steps.*found -1", "no [",
+    ),
+    "a step below 0": (
+        fresh, lambda: {**taken(exact=False), "step": np.int32(-1)},
+        r"\['step'\]: expected the number of steps.*found -1", "no [",
+    ),
+    "one parameter in float64": (
+        fresh, lambda: {**saved(trained()), "target": {**PARAMS, "dense": WIDE}},
+        r"\['bias'\]: expected float32, the template's type, found float64", "no [",
+    ),
+    "moments in the other half precision": (
+        lambda: fresh(from_legacy(legacy_optim.Adam(0.1))),
+        lambda: {"target": halved(PARAMS), "state": halved(saved(trained())["state"], jnp.float16)},
+        r"float16 for float32, which the new state keeps", "no [",
     ),
     "no step for shapes": (
         lambda: jax.eval_shape(fresh), lambda: {"optimizer": with_step({}), "note": np.ones(1)},
@@ -139,6 +160,9 @@ def test_what_is_missing_may_stay_and_what_has_another_shape_is_refused() -> Non
     assert int(kept.step) == 2 and not kept.params["more"].any()
     with pytest.warns(LeftOverWarning, match=r"\['params'\]\['more_0'\] left over"):
         from_state_dict(fresh(), saved(with_others(1)), missing="keep")
+    old = legacy_optim.Adam(0.1).create({**PARAMS, "more_0": OLD})
+    with pytest.warns(LeftOverWarning, match=r"\['target'\]\['more_0'\] left over"):
+        from_state_dict(fresh(), saved(old), missing="keep")
 
 
 def test_what_is_no_array_beside_a_state_is_taken_as_it_is() -> None:
@@ -149,6 +173,8 @@ def test_what_is_no_array_beside_a_state_is_taken_as_it_is() -> None:
     for other in (np.ones(2), "text", b"bytes", 2.5):
         restored = from_state_dict(template, {"state": saved(trained()), **beside, "name": other})
         assert restored["name"] is other
+    best = from_state_dict({"best": np.float32(0)}, {"best": 0.1})["best"]  # Python's is rounded
+    assert best == np.float32(0.1)
 
 
 def test_an_array_beside_a_state_grows_from_nothing() -> None:
@@ -166,6 +192,8 @@ def test_statistics_along_other_axes_name_the_settings_that_say_which() -> None:
     by_axis = legacy_optim.Adafactor(0.1, min_dim_size_to_factor=2).create({"w": jnp.ones((4, 3))})
     with pytest.raises(CheckpointError, match=r"chose the axes to reduce \(min_dim_size_to_factor"):
         convert_state(saved(by_axis), legacy_optim.Adafactor(0.1))
+    with pytest.raises(CheckpointError, match="state of GradientDescent, found the state of Ada"):
+        convert_state(saved(trained()), legacy_optim.GradientDescent(0.1))
     adam = saved(trained())
     adam["state"]["param_states"]["dense"]["bias"]["grad_ema"] = jnp.ones(4)
     with pytest.raises(CheckpointError, match="belongs to another optimizer"):
@@ -242,6 +270,7 @@ def test_flax_itself_names_the_remedy() -> None:
 
 OLD, NEW = np.ones(2), np.zeros(2)
 LONG = np.ones(3)
+RBG = jax.random.key(3, impl="rbg")
 BOX = "(is it in a box of its own class?)"
 # Template, checkpoint, whether in a state; what comes of it, and what is noted.
 FITTED: dict[str, tuple[Any, Any, bool, Any, dict[str, Any]]] = {
@@ -266,6 +295,11 @@ FITTED: dict[str, tuple[Any, Any, bool, Any, dict[str, Any]]] = {
     "array for text in a state": ("t", NEW, True, "t", {"wrong": [(("a",), "'t'", "float64[2]")]}),
     "bytes for text": ("t", b"u", True, b"u", {}),
     "text for number": (1, "u", True, 1, {"wrong": [(("a",), "1", "'u'")]}),
+    "bits for a key": (RBG, np.asarray(jax.random.key_data(RBG)), False, RBG, {}),
+    "numbers for a key": (
+        RBG, np.zeros(4, int), True, RBG,
+        {"wrong": [(("a",), "the bits of key<rbg>[], uint32[4]", "int64[4]")]},
+    ),
     "other shape": (OLD, LONG, False, OLD, {"wrong": [(("a",), "float64[2]", "float64[3]")]}),
     "array for an empty one": (np.zeros(0), NEW, False, NEW, {}),
     "array for empty level": ({}, NEW, True, {}, {"surplus": [("a",)]}),
@@ -349,6 +383,10 @@ GROUPS: dict[str, tuple[dict[str, Any], str]] = {
         {"0": {"step": 1, "param_states": {"0": MOMENTA["0"]}}},
         "group 0: expected states of 2 leaves, found 1",
     ),
+    "more leaves": (
+        {"0": {"step": 1, "param_states": {**MOMENTA, "2": MOMENTA["0"]}}},
+        "group 0: expected states of 2 leaves, found 3",
+    ),
 }  # fmt: skip
 
 
@@ -363,6 +401,9 @@ def test_a_single_optimizer_of_long_ago_has_a_list_of_one_state() -> None:
     np.testing.assert_array_equal(state.opt_state.trace["b"], [1.0, 1.0, 1.0])
     with pytest.raises(CheckpointError, match="Say which"):
         convert_state(of_groups({"0": GROUP}))
+    two = 'MultiOptimizer(("/a", Momentum(0.1)), ("/b", Momentum(0.1)))'
+    with pytest.raises(CheckpointError, match="as many groups as the transformation has, 2, found"):
+        convert_state(of_groups({"0": GROUP}), parse_definition(two))
 
 
 @pytest.mark.parametrize("case", GROUPS)
@@ -383,6 +424,8 @@ def test_parameters_that_a_step_lifted_to_float32_are_taken_and_said(half: str) 
     for source in (old, "state"):
         with pytest.warns(ConvertedWarning, match=rf"\['a'\]: {half} to float32"):
             state = from_state_dict(template, saved(state if source == "state" else source))
+            legacy = from_state_dict([definition.create(params)], saved([old]))
+        same_bits(legacy, [old])
         grads = jax.tree.map(jnp.ones_like, old.target)
         new = state.apply_gradients(grads=grads)
         same_bits(new.params, old.apply_gradient(grads).target)

@@ -192,12 +192,6 @@ def test_what_is_not_finite_is_let_through_where_asked(
     np.testing.assert_array_equal(moments, tree["state"]["param_states"]["kernel"]["grad_ema"])
 
 
-@pytest.mark.parametrize("way", [MAIN_WAY, "new msgpack"])
-def test_a_step_of_another_width_is_cast_to_the_templates(way: str, tmp_path: Path) -> None:
-    state = WAYS[way](tmp_path, changed(STEP, np.int64))
-    assert np.asarray(state.step).dtype == np.int32 and int(state.step) == 1
-
-
 @pytest.mark.parametrize("way", [MAIN_WAY, "new msgpack", "Orbax"])
 def test_one_parameter_in_half_precision_is_refused(way: str, tmp_path: Path) -> None:
     tree = changed(("target", "bias"), lambda x: x.astype(np.float16))
@@ -258,9 +252,3 @@ def test_a_number_that_begins_infinite_may_be_infinite() -> None:
     state = TrainState.create(apply_fn=None, params=PARAMS, tx=chain)
     saved = serialization.to_state_dict(state)
     same_bits(from_state_dict(state, saved).opt_state, state.opt_state)
-
-
-def test_a_first_moment_may_be_negative() -> None:
-    tree = changed(MOMENT, negative)
-    moment = from_state_dict(template(), tree).opt_state.inner[0].mu["kernel"]
-    np.testing.assert_array_equal(moment, tree["state"]["param_states"]["kernel"]["grad_ema"])

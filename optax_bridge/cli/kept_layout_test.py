@@ -7,18 +7,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import orbax.checkpoint as ocp
 import pytest
 from flax import serialization
 from flax.training import checkpoints
-from flax.training import train_state as flax_train_state
 
 import legacy_optim
 from optax_bridge import from_legacy
 from optax_bridge.checkpoints import (
-    CheckpointError,
-    convert_file,
     read_checkpoint,
     restore_checkpoint,
 )
@@ -104,19 +100,6 @@ def test_like_a_program_each_optimizer_becomes_what_it_is_there(tmp_path: Path) 
     assert set(back["critic"]) == {"target", "state"} and "opt_state" in back["actor"]
 
 
-@pytest.mark.parametrize(("more", "said"), [(0, 2), (1, None)])
-def test_a_step_is_said_where_every_state_has_taken_as_many(
-    more: int, said: int | None, tmp_path: Path
-) -> None:
-    critic = trained()
-    for _ in range(more):
-        critic = critic.apply_gradient(critic.target)
-    saved = {"actor": trained(), "critic": critic}
-    (tmp_path / "old").write_bytes(serialization.to_bytes(saved))
-    template = {"actor": fresh(), "critic": fresh()}
-    assert convert_file(tmp_path / "old", tmp_path / "new", like=template).step == said
-
-
 @pytest.mark.parametrize(
     "option", [["--layout", "flat"], ["--recipe", "exact"], ["--part", "actor"]]
 )
@@ -171,23 +154,6 @@ def test_groups_of_both_kinds_go_there_and_back(tmp_path: Path) -> None:
     assert (tmp_path / "back").read_bytes() == (tmp_path / "old").read_bytes()
 
 
-def test_like_a_state_of_flax_itself_with_a_rate_within(tmp_path: Path) -> None:
-    """As `migrate --recipe optax` writes it where steps are given a learning rate."""
-    tx = optax.inject_hyperparams(lambda learning_rate: optax.sgd(learning_rate, momentum=0.9))
-    params = {"w": jnp.zeros(3)}
-    old = legacy_optim.Momentum(0.1, beta=0.9).create(params)
-    for _ in range(2):
-        old = old.apply_gradient({"w": jnp.arange(3.0)})
-    (tmp_path / "old").write_bytes(serialization.to_bytes(old))
-    template = flax_train_state.TrainState.create(apply_fn=None, params=params, tx=tx(0.1))
-    convert_file(tmp_path / "old", tmp_path / "checkpoint_2", like=template)
-    new = checkpoints.restore_checkpoint(str(tmp_path), template)
-    assert int(new.step) == 2
-    grads = {"w": jnp.ones(3)}
-    expected = old.apply_gradient(grads).target["w"]
-    np.testing.assert_array_equal(new.apply_gradients(grads=grads).params["w"], expected)
-
-
 POPULATION = """
 import jax, jax.numpy as jnp, optax, optax_bridge
 
@@ -213,11 +179,3 @@ def test_like_a_population_that_vmap_made(tmp_path: Path) -> None:
     new = read_checkpoint(tmp_path / "new").tree
     np.testing.assert_array_equal(new["members"]["params"]["w"], members.target["w"])
     np.testing.assert_array_equal(new["members"]["step"], [1, 1])
-
-
-def test_like_what_holds_no_state_is_refused(tmp_path: Path) -> None:
-    old = legacy_optim.Adam(0.1).create({"w": jnp.zeros(3)})
-    (tmp_path / "old").write_bytes(serialization.to_bytes(old))
-    with pytest.raises(CheckpointError, match="expected a template that holds a TrainState"):
-        convert_file(tmp_path / "old", tmp_path / "new", like=object())
-    assert not (tmp_path / "new").exists()

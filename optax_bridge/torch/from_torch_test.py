@@ -76,6 +76,7 @@ def test_the_rate_may_be_a_schedule(exact: bool):
         ("AdamW([{'params': a, 'lr': 1}])", ExpressionError, "optax_bridge.multi_optimizer"),
         ("optax.adamw(1e-3)", ExpressionError, "is not the AdamW of torch.optim"),
         ("SGD(nesterov=True)", ValueError, "a momentum above 0 and no dampening"),
+        ("Rprop(etas=(1.0, 1.2))", ValueError, "etas below 1 and above it"),
         (optax.adam(1e-3), TypeError, "expected a constructor call as text"),
     ],
 )
@@ -136,12 +137,13 @@ def test_groups_of_an_optimizer_become_groups_where_their_paths_are_said():
             narrow.init({**PARAMS, "head": jnp.ones(2)})
         narrow.init({"layer": {"kernel": jnp.ones((2, 3))}, "head": jnp.ones(2)})  # fused, say
     assert same.hyper_params["betas"] == (0.5, 0.75) and type(same.hyper_params["lr"]) is float
-    with pytest.raises(ValueError, match="lr: expected one for each of 3 groups, found 2"):
-        from_torch(optimizer_of("SGD", {}, {}, {}), lr=[0.5, 0.25])
+    for count in (2, 4):
+        with pytest.raises(ValueError, match=f"one for each of 3 groups, found {count}"):
+            from_torch(optimizer_of("SGD", {}, {}, {}), lr=[0.5] * count)
 
 
 def test_an_attached_scheduler_is_not_taken_for_a_constant_rate():
-    optimizer = optimizer_of("AdamW", {"lr": 1e-4, "initial_lr": 1e-3}, {"lr": 1e-4})
+    optimizer = optimizer_of("AdamW", {"lr": 1e-4}, {"lr": 1e-4, "initial_lr": 1e-3})
     with pytest.raises(ValueError, match=r"lr=optax_bridge.torch.from_torch_schedule\(scheduler\)"):
         from_torch(optimizer)
     tx: Any = from_torch(optimizer, lr=0.25)
@@ -162,3 +164,5 @@ def test_public_recipes_have_the_sign_and_the_decay(name: str):
             text = render(choose_recipe(entry.legacy(**settings), "optax").call)
             assert text.count("optax.scale(-1.0)") == settings.get("maximize", False), text
             assert ("0.125" in text) == bool(settings.get("weight_decay")), text
+            if "add_decayed" in text.partition("optax.scale(-1.0)")[0]:
+                assert "optax.scale(-1.0)" not in text  # which comes first: no decay is climbed

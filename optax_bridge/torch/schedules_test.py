@@ -50,6 +50,7 @@ def test_ends_of_schedules_are_those_of_pytorch():
             assert [float(staying(count)) for count in (0, 9)] == [np.float32(rate)] * 2, name
     falling: Any = jax.jit(from_torch_schedule("PolynomialLR(total_iters=15, power=0.5)", lr=1.0))
     assert float(falling(15)) == float(falling(99)) == 0.0
+    assert float(falling(5)) == np.float32((10 / 15) ** 0.5)
 
 
 def test_restarts_are_at_pytorchs_steps():

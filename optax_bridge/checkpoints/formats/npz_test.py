@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from flax import serialization
 
-from optax_bridge import TrainState
+from optax_bridge import TrainState, convert_state
+from optax_bridge.checkpoints import CheckpointError, read_checkpoint
 from optax_bridge.checkpoints.definitions import parse_definition
 from optax_bridge.checkpoints.testdata.optimizers import OPTIMIZERS
 from optax_bridge.metadata.paths import leaves
@@ -28,3 +29,7 @@ def test_optimizer_under_opt_comes_along(name: str, holder: str, tmp_path: Path)
     assert int(state.step) == 4
     assert state.params["scale"].dtype == tree["target"]["scale"].dtype
     np.testing.assert_array_equal(state.params["scale"], tree["target"]["scale"])
+    named[f"{holder}/state/param_states/more/v".strip("/")] = np.ones(3)
+    np.savez(tmp_path / "more.npz", **named)
+    with pytest.raises(CheckpointError, match=r"names of the target.*'more'"):
+        convert_state(read_checkpoint(tmp_path / "more.npz").tree)

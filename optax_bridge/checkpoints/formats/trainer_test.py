@@ -46,7 +46,10 @@ def test_the_newest_step_is_a_train_state(within: tuple[str, ...], tmp_path: Pat
     assert int(np.asarray(read.tree["opt_state"]["1"]["count"])) == 10
 
 
-def test_a_step_without_its_index_is_refused(tmp_path: Path) -> None:
-    (saved(tmp_path, 7) / INDEX).write_text('[["model", 7]]')
-    with pytest.raises(CheckpointError, match=r"index\.json: expected .* found 'model: 7'"):
+@pytest.mark.parametrize(
+    ("index", "found"), [('[["model", 7]]', "'model: 7'"), ('[["step", 6]]', "the .* of step 6.")]
+)
+def test_a_step_without_its_index_is_refused(index: str, found: str, tmp_path: Path) -> None:
+    (saved(tmp_path, 7) / INDEX).write_text(index)
+    with pytest.raises(CheckpointError, match=rf"index\.json: expected .* found {found}"):
         read_checkpoint(tmp_path)

@@ -117,6 +117,7 @@ def bytes_of(value: Any) -> bytes:
         (lambda: pickle.dumps({"model": 1}), "pickle"),
         (lambda: bytes_of(saved_of(*trained()))[:-1], r"a file that torch\.save wrote"),
         (lambda: bytes_of({"w": torch.ones(1).expand(2**20)}), "contiguous"),
+        (lambda: bytes_of(torch.ones(2)), "a tree of names and arrays"),
     ],
 )
 def test_damaged_files_and_files_with_code_are_refused(data, expected, tmp_path):
@@ -134,6 +135,14 @@ def test_safetensors_and_bfloat16_are_read(tmp_path):
         tree = read_checkpoint(tmp_path / name).tree
         assert (tree["w"].dtype, tree["w"].tolist(), tree["n"]) == (jnp.bfloat16, [0, 1, 2], 3)
         assert torch.equal(as_tensor(tree["w"]), tensors["w"])
+    folder = tmp_path / "checkpoint-7"  # of Hugging Face's Trainer
+    folder.mkdir()
+    for name, value in {"optimizer": tensors, "scheduler": {"last_epoch": 7}}.items():
+        torch.save(value, folder / f"{name}.pt")
+    torch.save(tensors, folder / "pytorch_model.bin")
+    tree = read_checkpoint(folder).tree
+    assert set(tree) == {"model", "optimizer", "scheduler"}
+    assert (tree["model"]["n"], tree["scheduler"]) == (3, {"last_epoch": 7})
     data = (tmp_path / "a.safetensors").read_bytes()
     (tmp_path / "a.safetensors").write_bytes(data[:-1])
     with pytest.raises(CheckpointError, match="cut short"):
@@ -159,6 +168,7 @@ def test_a_training_in_memory_goes_on_as_pytorch_does(wrapper):
     sgd_model, sgd = trained(lambda p: torch.optim.SGD(p, lr=0.1))  # which has no state
     assert from_torch(sgd, params=sgd_model, step=3).step == 3
     new_model, new = trained(count=0)
+    assert from_torch(new, params=new_model, batch_stats=None).batch_stats is None
     state = from_torch(new, params=new_model)
     assert int(state.step) == 0
     before = np.array(state.params["fc"]["kernel"])
@@ -182,6 +192,10 @@ def test_a_tied_tensor_goes_back_with_the_first_or_on_its_own(is_listed, tmp_pat
     tied[1].weight = tied[0].weight
     torch.save({"model": tied.state_dict()}, base)
     to_torch_file(new, back, like=like, names=names, base=base)
+    ill = {**params, "a": params["a"] * jnp.nan}
+    new.write_bytes(serialization.to_bytes(like.replace(params=ill)))
+    with pytest.raises(CheckpointError, match=r"\['a'\]: expected finite numbers"):
+        to_torch_file(new, tmp_path / "ill", like=like, names=names, base=base)
     weights = torch.load(back, weights_only=True)["model"]
     np.testing.assert_array_equal(weights["0.weight"], params["a"])
     np.testing.assert_array_equal(weights["1.weight"], params["b" if is_listed else "a"])

@@ -122,11 +122,12 @@ def test_everything_arrives_from_the_usual_layouts_and_wrappers(wrapped: Any) ->
 
 
 def test_a_wrapper_over_all_is_one_only_where_every_name_has_it() -> None:
-    names = ["module.a.weight", "module._orig_mod.b.weight", "b.module.weight", "head.weight"]
+    inner = "_fsdp_wrapped_module._checkpoint_wrapped_module."
+    names = ["module.a.weight", f"module.{inner}b.weight", "b.module.weight", "head.weight"]
     for taken, expected in ((2, {"a.weight", "b.weight"}), (3, None), (4, None)):
         tensors = {name: np.ones((2, 3), np.float32) for name in names[:taken]}
         found = torch_checkpoint({"model": tensors}, "a.pt").tensors
-        assert set(found) == (expected or {n.replace("_orig_mod.", "") for n in tensors})
+        assert set(found) == (expected or {n.replace(inner, "") for n in tensors})
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
@@ -175,6 +176,10 @@ def test_what_cannot_be_moved_is_refused() -> None:
         ({"state": later}, "bn.weight 4.*Those that have no gradient"),
     ):
         refused({**tree, "optimizer": {**optimizer, **changed}}, expected)
+    negative = saved(("sum",))
+    for fields in negative["optimizer"]["state"].values():
+        fields["sum"] *= -1
+    refused(negative, "0 or more", template(optax_bridge.torch.adagrad()))
     for step in (2.5, -1, 2**31 - 1):
         refused(saved(step=step), r"a.pt: expected the number of steps, an integer from 0")
 
@@ -220,7 +225,8 @@ def test_a_tensor_of_two_names_is_one_parameter() -> None:
     optimizer = {"state": state, "param_groups": [{"params": [0, 1, 2]}]}
     found = torch_checkpoint({"model": tensors, "optimizer": optimizer}, "file")
     assert found.tied == {"v": "w"}
-    views = {"w": weight, "t": weight.T, "e": weight[0]}  # which begin where it does
+    square = np.ones((3, 3), np.float32)
+    views = {"w": square, "t": square.T, "e": square[0]}  # which begin where it does
     assert not torch_checkpoint({"model": views, "optimizer": optimizer}, "file").tied
     assert (list(found.order().names.values()), found.order().doubt) == (["w", "e", "d"], "")
     text = draft_names(found, FullTrainState.create(None, {"w": weight}, optax.sgd(0.1)))
