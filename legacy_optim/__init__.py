@@ -8,6 +8,7 @@ asked for, not with the package: a program may set `JAX_ENABLE_X64` or `XLA_FLAG
 
 import importlib
 import os
+import sys
 
 
 def _read_modules() -> dict[str, str]:
@@ -37,10 +38,12 @@ def __getattr__(name: str) -> object:
     except ModuleNotFoundError as error:
         if error.name != module:
             raise
-        from legacy_optim.new_names import missing_class  # no program's start needs it
+        from legacy_optim.hooks import missing_name  # no program's start needs these
+        from legacy_optim.new_names import missing_class
 
         message = f"module {__name__!r} has no attribute {name!r}{missing_class(name)}"
-        raise AttributeError(message, name=name) from None
+        frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+        raise missing_name(message, frame, __name__) from None
 
 
 def __dir__() -> list[str]:

@@ -42,7 +42,7 @@ class Answering(types.ModuleType):
             text = self._explain(full) or (
                 f"module {self.__name__!r} never had {name!r}, or it has no equivalent today"
             )
-            raise _error(text, sys._getframe(1), self.__name__) from None
+            raise hooks.missing_name(text, sys._getframe(1), self.__name__) from None
         if not isinstance(value, Answering):
             note(full)
         return value
@@ -148,7 +148,7 @@ def _read(
     except KeyError:
         text = explain(full)
         if text is not None:
-            raise _error(text, frame, owner) from None
+            raise hooks.missing_name(text, frame, owner) from None
         return _MISSING
     note(full)
     return value
@@ -158,8 +158,3 @@ def _set_class(owner: Any, members: dict[str, object]) -> Undo:
     before = type(owner)
     owner.__class__ = type(before.__name__, (before,), members)
     return lambda: setattr(owner, "__class__", before)
-
-
-def _error(text: str, frame: types.FrameType, module: str) -> Exception:
-    """An error with a text that the program's author gets to see."""
-    return ImportError(text, name=module) if hooks.imports_a_name(frame) else AttributeError(text)

@@ -217,6 +217,8 @@ def test_an_optimizer_of_another_library_says_the_one_here() -> None:
     for name, equal in {"AdamW": "Adam(learning_rate, weight_decay", "RMSprop": "RMSProp"}.items():
         with pytest.raises(AttributeError, match=f"{name}.*use {re.escape(equal)}"):
             getattr(optim, name)
+        with pytest.raises(ImportError, match=f"{name}.*use {re.escape(equal)}"):
+            exec(f"from legacy_optim import {name}")
     with pytest.raises(AttributeError, match=r"has no attribute 'Other'$"):
         getattr(optim, "Other")  # noqa: B009
 

@@ -100,9 +100,10 @@ def is_being_imported(name: str) -> bool:
     return bool(getattr(spec, "_initializing", False))
 
 
-def imports_a_name(frame: "FrameType") -> bool:
-    """True if a frame is at `from module import name`, where an AttributeError loses its text."""
+def missing_name(text: str, frame: "FrameType", module: str) -> Exception:
+    """Returns an error whose text the program's author sees, also at `from module import name`."""
     from opcode import opmap  # not at every start
 
-    code = frame.f_code.co_code
-    return frame.f_lasti >= 0 and code[frame.f_lasti] == opmap["IMPORT_FROM"]
+    # There an AttributeError loses its text.
+    imports = frame.f_lasti >= 0 and frame.f_code.co_code[frame.f_lasti] == opmap["IMPORT_FROM"]
+    return ImportError(text, name=module) if imports else AttributeError(text)

@@ -185,7 +185,8 @@ OLD_NAMES = {
     "config.enable_omnistaging()": "None",
     "config.FLAGS.jax_enable_x64": "False",
     "__import__('jax.test_util').test_util.check_eq([x], [x])": "None",
-    "jnp.product(jnp.arange(1, 4)).tolist()": "6",
+    "jnp.where(condition=x > 2, x=1.0, y=3.0).tolist()": "[3.0]",
+    "jax.nn.normalize(jnp.array([1.0, 3.0])).round(2).tolist()": "[-1.0, 1.0]",
     "__import__('jax.experimental.optimizers', fromlist=['x']).sgd.__name__": "'sgd'",
     "jax.device_put_replicated(x, jax.devices()[:1]).shape": "(1, 1)",
     "jax.device_put_sharded([x], jax.devices()[:1]).shape": "(1, 1)",
@@ -195,17 +196,17 @@ OLD_NAMES = {
     "[np.NINF, np.PZERO, np.NZERO, np.alen([1, 2])]": "[-inf, 0.0, -0.0, 2]",
     "np.asfarray([1]).tolist(), np.asscalar(np.ones(1))": "([1.0], 1.0)",
     "np.typeDict['float32'] is np.float32": "True",
-    "[int(of([0, 2])) for of in (np.sometrue, np.alltrue, np.product, np.trapz)]": "[1, 0, 0, 1]",
-    "int(np.cumproduct([2, 3])[1] + np.round_(0.6)), np.row_stack([[1], [2]]).shape": "(7, (2, 1))",
-    "[np.dtype(t).name for t in (np.cfloat, np.float_, np.singlecomplex, np.bool8, np.int0)]": (
-        "['complex128', 'float64', 'complex64', 'bool', 'int64']"
-    ),
     **{
-        f"{call.replace('np', module)}.tolist()": result
+        f"({call.replace('np', module)}).tolist()": result
         for module in ("np", "jnp")
         for call, result in {
             "np.in1d(np.arange(2).reshape(1, 2), np.ones(1))": "[False, True]",
             "np.msort(np.array([[3, 1], [2, 4]]))": "[[2, 1], [3, 4]]",
+            "np.array([f(np.arange(2)) for f in (np.sometrue, np.alltrue)])": "[True, False]",
+            "np.cumproduct(np.array([2, 3])) + np.round_(0.6)": "[3.0, 7.0]",
+            "np.product(np.arange(1, 5)) + np.trapz(np.arange(2))": "24.5",
+            "np.row_stack((np.ones(1), np.zeros(1)))": "[[1.0], [0.0]]",
+            "np.clip(np.arange(4), a_min=1, a_max=2)": "[1, 1, 2, 2]",
             "np.array(np.issubsctype(np.int32, np.integer))": "True",
         }.items()
     },

@@ -153,11 +153,6 @@ def names() -> list[str]:
     return sorted(name for name in _positions() if find(name) is not None)
 
 
-def keywords() -> list[tuple[str, str]]:
-    """Every function and keyword that `find_keyword` knows, sorted."""
-    return sorted((f, k) for f, table in _inventory()["keywords"].items() for k in table)
-
-
 def _gone(name: str, package: str, at: int, new: str | None, remedy: str | None) -> Gone:
     read = _inventory()["read"][package]
     last = read[at][0]

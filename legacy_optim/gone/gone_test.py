@@ -43,18 +43,20 @@ def _parameters(function: str) -> list[inspect.Parameter]:
 
 
 def test_the_inventory_is_right_about_what_is_installed():
-    for old, new in (INVENTORY["moved"] | remedies.RENAMED).items():
+    for old, today in (INVENTORY["moved"] | remedies.RENAMED).items():
         entry = gone.find(old)
-        assert entry is not None and entry.new == new, old
-        assert old.rpartition(".")[2] in gone.names_with_an_equal(old.rpartition(".")[0]), old
+        assert entry is not None and entry.new == today, old
+        assert entry.remedy == f"use {today}" or old in remedies.ALIKE_BY_POSITION
         # Four names went to jax.extend.core later than they left their old place.
-        is_later = new.startswith("jax.extend.core.") and jax.__version_info__ < (0, 10)
+        is_later = today.startswith("jax.extend.core.") and jax.__version_info__ < (0, 10)
         if _is_gone_here(entry) and not is_later:
-            value(new)
+            value(today)
     for function, table in remedies.KEYWORDS.items():
-        for keyword in table:
+        for keyword, text in table.items():
             entry = gone.find_keyword(function, keyword)
-            if _is_gone_here(entry) and entry and entry.new is not None:
+            advised = (text, f"it is {text}= now") if text.isidentifier() else (None, text)
+            assert entry and (entry.new, entry.remedy) == advised
+            if _is_gone_here(entry) and entry.new is not None:
                 takes = {p.name for p in _parameters(function) if p.kind is not p.POSITIONAL_ONLY}
                 assert entry.new in takes and keyword not in takes, function
     for function, names in remedies.BY_POSITION.items():
@@ -68,18 +70,40 @@ def test_the_inventory_is_right_about_what_is_installed():
     for name in remedies.TEXTS:
         below = any(known.startswith(f"{name}.") for known in gone.names())
         assert gone.find(name) is not None or below, name
-    # In NumPy 1.25.
-    types = {"complex128": "cfloat complex_", "float64": "float_", "complex64": "singlecomplex"}
-    types |= {"intp": "int0", "uintp": "uint0", "bytes_": "string_ bytes0", "str_": "unicode_ str0"}
-    for name, old_names in types.items():
+    for owner in gone.owners():
+        entries = [gone.find(f"{owner}.{name}") for name in gone.names_with_an_equal(owner)]
+        assert all(entry and entry.new for entry in entries), owner
+    for deprecated, today in remedies.DEPRECATED.items():
+        assert value(deprecated)() == value(today)()
+
+
+# In NumPy 1.25.
+SAME_OBJECTS = {"complex128": "cfloat complex_", "float64": "float_", "complex64": "singlecomplex",
+    "bytes_": "string_ bytes0", "str_": "unicode_ str0", "intp": "int0", "uintp": "uint0",
+    "bool_": "bool8", "void": "void0", "object_": "object0", "longdouble": "longfloat",
+    "clongdouble": "clongfloat longcomplex", "inf": "Inf Infinity PINF infty", "nan": "NAN NaN",
+}  # fmt: skip
+
+
+def test_a_message_says_since_when_and_what_to_do():
+    for name, old_names in SAME_OBJECTS.items():
         entries = [gone.find(f"numpy.{old}") for old in old_names.split()]
         assert {entry and entry.new for entry in entries} == {f"numpy.{name}"}
-    trapz = gone.find("numpy.trapz")  # 2.4 is the last release that was read, before today's
-    assert trapz and (trapz.last, trapz.since) == ("2.3.5", "2.4.6")
-    pjit = gone.find_keyword("jax.experimental.pjit.pjit", "in_axis_resources")
-    assert "it is in_shardings= now" in str(pjit)
-    assert "custom_vjp and its defvjp" in str(gone.find("jax.api.defvjp"))
-    assert "run this with flax==0.6.1" in str(gone.find("flax.config.bool_env"))
+    for name, part in {
+        "numpy.trapz": ": numpy 2.3.5 had it, 2.4.6 does not. What to do: use numpy.trapezoid",
+        "numpy.distutils": f": numpy 2.4.6 had it, {INVENTORY['today']['numpy']} does not",
+        "jax.api.defvjp": "custom_vjp and its defvjp",
+        "jax.api": "its names are in jax and jax.tree_util and jax.core today",
+        "jax.experimental.optix.rmsprop": "use optax.rmsprop, and give centered by name",
+        "jax.interpreters.xla.translations": "it was internal to JAX",
+        "flax.config.bool_env": "run this with flax==0.6.1",
+    }.items():
+        entry = gone.find(name)
+        assert entry and part in entry.message, entry
+    resources = gone.find_keyword("jax.experimental.pjit.pjit", "in_axis_resources")
+    assert resources and resources.new == "in_shardings"
+    module = gone.find_module("jax.config")
+    assert module and module.message.endswith("What to do: from jax import config")
     # legacy_optim stands for flax.optim
     for name in ("jax.jit", "jax.config.update", "flax.linen.Dense", "flax.optim.Adam"):
         assert gone.find(name) is None

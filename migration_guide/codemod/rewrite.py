@@ -122,7 +122,7 @@ def _may_go_on(context: Context, code: str) -> bool:
     remaining = any(by_hand for _, _, by_hand in context.remarks)
     if remaining or "legacy_optim" in context.needed or new & analysis.referenced_roots:
         return True
-    return bool(uses_gone_names(code))
+    return uses_gone_names(code)
 
 
 def _objection(code: str, new: str) -> str:

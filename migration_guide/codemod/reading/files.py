@@ -138,7 +138,7 @@ def has_old_names(data: bytes) -> bool:
 def _uses_gone_names(data: bytes) -> bool:
     if data.lstrip()[:1] == b"{":  # a notebook: its cells may have magics, so it is looked into
         return re.search(rb"\b(?:import|from)\s+(?:jax|flax|numpy|optax|chex)\b", data) is not None
-    return bool(uses_gone_names(data.decode("utf-8", "replace")))
+    return uses_gone_names(data.decode("utf-8", "replace"))
 
 
 def reads_optimizers(data: bytes, names: Collection[str]) -> bool:
