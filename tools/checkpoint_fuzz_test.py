@@ -1,5 +1,7 @@
 """The fuzzer of checkpoints, for a while: what is damaged is read or refused."""
 
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,20 @@ def test_any_other_error_is_no_refusal() -> None:
 def test_an_error_of_inspect_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fuzz, "_inspect", {}.__getitem__)
     assert fuzz.survives_folder("msgpack", 0).startswith("KeyError")
+
+
+def test_what_hangs_is_printed_by_its_number_and_counted(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    naps = iter([0, 0, 9])
+    monkeypatch.setattr(fuzz, "_inspect", lambda _: time.sleep(next(naps)))
+    monkeypatch.setattr(fuzz, "SLOW", 1)
+    arguments = ["fuzz", "--format", "npz", "--start", "5", "--count", "2", "--seed", "1"]
+    monkeypatch.setattr(sys, "argv", arguments)
+    fuzz.main()
+    told, counts = capsys.readouterr().out.splitlines()
+    assert told == "input 6: TimeoutError: more than 1 seconds"
+    assert counts.startswith("npz, seed 1: 2 inputs in ") and "1 escaped" in counts
 
 
 @settings(max_examples=300, deadline=None, derandomize=True, database=None)

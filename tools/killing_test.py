@@ -23,17 +23,48 @@ def test_two_processes_and_a_kill(tmp_path):
     assert read_losses(tmp_path / "two") == [*losses.items()]
 
 
-def test_a_training_that_ends_before_its_kills_is_told(tmp_path):
-    program = f"import pathlib, time; file = pathlib.Path({str(tmp_path)!r}, 'losses.csv'); "
-    program += "first = not file.exists(); file.write_text('1\\n'); time.sleep(30 * first)"
+# A training in two lines: its first process, if there is a second, does not end.
+_PROGRAM = """
+import pathlib, time
+folder, file = pathlib.Path({folder!r}), pathlib.Path({folder!r}, "losses.csv")
+folder.mkdir(exist_ok=True)
+is_first = folder.name != "undisturbed" and not file.exists()
+time.sleep(0.3 * is_first)
+file.write_text({text})
+time.sleep(30 * is_first)
+"""
+
+
+def _line(folder, text="'1'"):
+    return [sys.executable, "-c", _PROGRAM.format(folder=str(folder), text=text)]
+
+
+def test_a_training_is_killed_when_it_goes_on_and_one_that_ends_before_is_told(tmp_path):
     with pytest.raises(RuntimeError, match="it ended before kill 2"):
-        killing.train_with_kills(tmp_path, [sys.executable, "-c", program], 1, 2, seconds=0.1)
+        killing.train_with_kills(tmp_path, _line(tmp_path), 1, 2, 0.1, seed=5)
+
+
+@pytest.mark.parametrize(("text", "status"), [("'1'", 0), ("folder.name", 1)])
+def test_other_losses_end_with_1(text, status, monkeypatch, capsys):
+    monkeypatch.setattr(killing, "command", lambda folder, **_: _line(folder, text))
+    monkeypatch.setattr(
+        sys, "argv", ["killing", "--kills", "1", "--steps", "7", "--seconds", "0.1"]
+    )
+    assert killing.main() == status
+    kill, last = capsys.readouterr().out.splitlines()
+    assert kill.startswith("kill 1: after ")
+    assert last == f"1 kills, 7 losses: {'OTHER' if status else 'the same to the bit'}"
 
 
 def test_all_are_killed_at_once_and_one_that_fails_is_enough():
     waiting = killing.Processes([sys.executable, "-c", "import time; time.sleep(30)"], 2)
     waiting.kill(random.Random(0))
     assert {process.returncode for process in waiting._processes} == {-signal.SIGKILL}
+    one_ends = "import sys, time; time.sleep(30 * (sys.argv[-1] == '0'))"
+    ending = killing.Processes([sys.executable, "-c", one_ends], 2)
+    ending._processes[1].wait()
+    assert not ending.running()
+    ending.kill(random.Random(0))
     last_fails = "import sys; sys.exit('gone' if sys.argv[-1] == '1' else 0)"
     with pytest.raises(RuntimeError, match="gone"):
         killing.Processes([sys.executable, "-c", last_fails], 2).wait()

@@ -1,10 +1,25 @@
 """What old releases had and today's lack, with the last release that had it."""
 
+import enum
+import json
+import shutil
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pytest
+
 from tools.gone_names import __main__ as gone_names
+from tools.gone_names import releases, today
 
 KINDS = ("today", "moved", "modules", "objects", "names", "attributes", "keywords")
+INVENTORY = json.loads(gone_names.TARGET.read_text(encoding="utf-8"))
+
+
+def _compared(package: str, snapshots: list[Any], old: int) -> dict[str, Any]:
+    inventory: dict[str, Any] = {kind: {} for kind in KINDS}
+    gone_names._compare(package, snapshots, old, inventory)
+    return {kind: table for kind, table in inventory.items() if table}
 
 
 def test_what_is_gone_has_the_last_release_that_had_it():
@@ -12,11 +27,62 @@ def test_what_is_gone_has_the_last_release_that_had_it():
     members = {"float": {}, "poly1d": {"keywords": ["r", "roots"], "attributes": attributes}}
     old = {"numpy": members, "numpy.testing": {}, "numpy.rand": {"a": {}}}
     later = {"numpy": {"float": {}, "never_old": {}}}
-    inventory: dict[str, Any] = {kind: {} for kind in KINDS}
-    gone_names._compare("numpy", [{"numpy": {}}, old, later, {}], 2, inventory)
-    assert {kind: table for kind, table in inventory.items() if table} == {
+    assert _compared("numpy", [{"numpy": {}}, old, later, {}], 2) == {
         "modules": {"numpy.rand": 1},
         "names": {"numpy": {"float": 2}},
         "keywords": {"numpy.poly1d": {"roots": 1}, "numpy.poly1d.deriv": {"degree": 1}},
         "attributes": {"numpy.poly1d": {"plot": 1}},  # `c_or_r` is what `__init__` takes
     }
+    # A name that moved; modules that are objects today, a function for nothing but itself.
+    objects = {"jax.config": {"FLAGS": {}, "update": {}}, "jax.numpy.vectorize": {"other": {}}}
+    old = {"jax.api": {"jit": {}, "no": {}}, "chex": {"no": {}}, **objects}
+    assert _compared("jax", [old, {"jax.config": {}}], 1) == {
+        "moved": {"jax.api.jit": "jax.jit"},
+        "modules": {"jax.api": 0},
+        "objects": {"jax.config": 1, "jax.numpy.vectorize": 0},
+        "names": {"jax.config": {"FLAGS": 0}},
+    }
+
+
+def test_a_file_that_was_behind_ends_with_1_and_an_older_release_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    assert gone_names._text(INVENTORY) == gone_names.TARGET.read_text(encoding="utf-8")
+    file, inventory = tmp_path / "names.json", {**INVENTORY, "today": {"jax": "0.9.2"}}
+    monkeypatch.setattr(gone_names, "TARGET", file)
+    monkeypatch.setattr(gone_names, "_inventory", lambda cache: inventory)
+    new, newer = gone_names._text(inventory), json.dumps({"today": {"jax": "999.0"}})
+    for text, status in ((json.dumps(inventory), 1), (new, 0), (newer, 2)):
+        file.write_text(text)
+        assert gone_names.main([]) == status
+        assert file.read_text() == (text if status == 2 else new)
+
+
+def test_names_of_today_are_there_or_missing_or_cannot_be_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "needs_more.py").write_text("import not_installed_here")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name, kind in {"needs_more": today.UNKNOWN, "numpy.rand": today.MISSING}.items():
+        assert today.module(name) is kind and today.value(f"{name}.x") is today.MISSING
+    assert (today.value("int"), today.value("numpy.linalg.norm")) == (int, np.linalg.norm)
+    kinds = (lambda a, /, b: (a, b), lambda **k: k, enum.Enum, 3)
+    assert [today.takes(function, "a") for function in kinds] == [False, True, None, None]
+    assert [today.takes(kinds[0], name) for name in "bc"] == [True, False]
+
+
+def test_a_release_is_read_off_the_files_of_its_package_and_once(tmp_path: Path):
+    folder = tmp_path / "files" / "orbax-0.0.5" / "orbax-0.0.5"
+    for name in ("orbax/checkpoint", "orbax/checkpoint/below/checkpoint"):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "__init__.py").write_text(f"def {Path(name).parent.name}(a): pass")
+    for _ in range(2):
+        read = releases.read("orbax.checkpoint", "orbax==0.0.5", tmp_path)
+        assert (read.how, read.names["orbax.checkpoint"]["orbax"]) == (
+            "source",
+            {"keywords": ["a"]},
+        )
+        shutil.rmtree(folder, ignore_errors=True)
+    for package, (_, old, later) in releases.RELEASES.items():
+        versions = [version.rpartition("==")[2] for version in f"{old} {later}".split()]
+        assert versions == [version for version, _ in INVENTORY["read"][package]]

@@ -7,17 +7,21 @@ import sys
 from pathlib import Path
 
 from tools.gone_names import source
-from tools.gone_names.today import takes
 
 PACKAGE = {
     "__init__.py": "from small._private import *\nfrom functools import partial\nimport os\n"
     "from small import shown as other\n",
-    "_private.py": "def f(a, *, b=1, _c=2, **d): pass\n"
+    "_private.py": "from contextlib import contextmanager\nfrom dataclasses import dataclass\n"
+    "def f(a, *, b=1, _c=2, **d): pass\n"
     "class Base:\n    x: int\n    def go(self, much): pass\n"
     "class Sub(Base):\n    y = 2\n    def __init__(self, z): self.z = z\n"
     "    @property\n    def shape(self): pass\n    @staticmethod\n    def make(size): pass\n"
-    "    def put(self, much): pass\n",
-    "warns.py": "from small._private import Sub, f\nmade = Sub(1)\n"
+    "    def put(self, much): pass\n"
+    "@dataclass\nclass Data:\n    size: int\n    depth: int = 2\n"
+    "@contextmanager\ndef scope(n): yield\nlimit: int = 3\nleft, right = 1, 2\n"
+    "def passed_on(f): return f\nsame = passed_on(f)\n",
+    "warns.py": "from small._private import Sub, f\nmade = made_p = Sub(1)\n"
+    "try:\n    from small._private import f as tried\nexcept ImportError:\n    tried = None\n"
     "_deprecations = {'old': ('use f', f), 'lost': ('it is gone', None)}\n",
     "shown.py": "import json\nfrom small._private import f as g\n"
     "def own(q): return json\n_hidden = 1\nvalue = 3\ndel value\n",
@@ -42,21 +46,20 @@ def test_both_ways_of_reading_see_the_same(tmp_path: Path):
         )
     )
     modules = {"below", "shown", "warns"}
-    assert read["small"].keys() == {"f", "Base", "Sub", "partial", "other"} | modules
-    assert read["small.warns"].keys() == {"f", "old", "Sub", "made"}
+    assert read["small"].keys() - modules == imported["small"].keys() - modules
+    assert read["small"].keys() >= {"f", "Base", "Sub", "partial", "other", "right", *modules}
+    assert all(read["small"][name] == {} for name in ("limit", "left", "scope"))
+    assert read["small.warns"].keys() == {"f", "old", "Sub", "made", "made_p", "tried"}
+    assert read["small.warns"]["made_p"] == {}
     assert read["small"]["f"] == {"keywords": ["a", "b"]}
     attributes = {"make": ["size"], "put": ["much"], "shape": [], "y": []}
     assert read["small"]["Sub"] == {"keywords": ["z"], "attributes": attributes}
+    assert read["small.warns"]["tried"] == read["small"]["same"] == {"keywords": ["a", "b"]}
     assert read["small.warns"]["made"] == {"attributes": {**attributes, "z": []}}
     assert read["small.shown"] == {"g": {"keywords": ["a", "b"]}, "own": {"keywords": ["q"]}}
     assert read["small.below"].keys() >= {"own", "h", "at_run"}
-    assert [imported["small"][name] for name in ("f", "Sub")] == [
-        read["small"][name] for name in ("f", "Sub")
-    ]
+    for name in ("f", "Sub", "Data", "same"):
+        assert imported["small"][name] == read["small"][name], name
     for module in ("small.shown", "small.below"):
         assert imported[module] == read[module], module
     assert imported["small.below.deep"].keys() == read["small.below.deep"].keys()
-
-
-def test_what_a_function_takes_by_position_alone_is_no_keyword():
-    assert [takes(lambda a, /, b: (a, b), name) for name in "abc"] == [False, True, False]
