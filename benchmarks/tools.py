@@ -42,6 +42,7 @@ _REPORT = """
 marks = dict(line.split(":") for line in Path("/proc/self/status").read_text().splitlines())
 print("result", time.perf_counter() - started, 1024 * int(marks["VmHWM"].split()[0]))
 """
+_ROWS = 8192  # of each of three kernels
 _CONVERT = "convert_file(source, destination, legacy_optim.Adam(1e-3), verify=False"
 _CONVERSIONS = {
     "imports": "",
@@ -99,7 +100,7 @@ def _convert() -> Iterator[Outcome]:
     """A checkpoint of 256 MiB, against decoding and encoding it as Flax does."""
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "checkpoint_7")
-        kernel = np.random.default_rng(0).normal(size=(8192, 1024)).astype(np.float32)
+        kernel = np.random.default_rng(0).normal(size=(_ROWS, 1024)).astype(np.float32)
         moments = {"grad_ema": kernel, "grad_sq_ema": np.square(kernel)}
         names = ("layer_0", "layer_1", "layer_2")  # of 32 MiB, and two moments of it each
         state = {"step": np.int32(7), "param_states": {name: {"kernel": moments} for name in names}}
