@@ -11,6 +11,7 @@ from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
+import jax
 import pytest
 from typer.testing import CliRunner
 
@@ -73,6 +74,12 @@ def test_the_table_has_every_optimizer(entry):
         parts.append(f"# optax: {claim.verdict.value}{bound}")
         assert claim.verdict.value in row
     assert [part for part in parts if part not in section] == []
+    shown = re.findall(r"# was\n(.*?)\n\n# exact\n(\S*)", section, re.DOTALL)
+    cases = [entry.definition(case, case.learning_rate).hyper_params for case in entry.cases]
+    names = {"optim": legacy_optim, "jax": jax}
+    assert all(eval(was, names).hyper_params in cases for was, _ in shown), shown
+    assert all(exact.startswith("optax_bridge.") for _, exact in shown), shown
+    assert bool(shown) != entry.takes_groups
     for field in entry.state:
         negated = re.escape(" (negated)" * (field.optax_sign < 0))
         assert re.search(rf"`{re.escape(field.legacy)}` \|.* \| [^(]+{negated} \|", section)
@@ -123,7 +130,8 @@ def test_the_reference_has_every_subcommand_and_its_options():
     for point in metadata.entry_points(group=generated.GROUP):
         assert f"Usage: optax-bridge {point.name} [OPTIONS]" in text
     for part in ("| Number of steps in the runs. Default: `160`. |", "with `--full` any",
-                 "; `inspect --names` drafts it. |", "| `--verify`, `--no-verify` |"):  # fmt: skip
+                 "; `inspect --names` drafts it. |", "| `--verify`, `--no-verify` |",
+                 "| `RIGHT` | The other side. Required. |"):  # fmt: skip
         assert part in text
 
 

@@ -65,3 +65,20 @@ def test_migrated_gives_the_recorded_numbers_and_says_what_it_left(
 
 def test_every_program_is_recorded():
     assert sorted(RECORDED) == sorted(p.stem for p in PROGRAMS)
+
+
+def test_what_is_not_close_is_told():
+    assert_close(
+        {"a": [1e6, 1.0], "b": [[1.0], [2.0, 3.0]]}, {"a": [1e6, 2.0], "b": [[1.0], [2, 3]]}
+    )
+    for actual, expected in [
+        (1.0, 1.00001),
+        ([1.0, 1e-5], [1.0, 0.0]),
+        ([[1.0], [2.0, 3.0]], [[1.0], [2.0, 4.0]]),
+        ([[1.0]], [[1.0], [2.0, 3.0]]),
+        ({"a": 1.0, "b": 1.0}, {"a": 1.0}),
+        ({"a": [1.0]}, {"a": [1.0], "b": []}),
+        (float("nan"), 1.0),
+    ]:
+        with pytest.raises(AssertionError):
+            assert_close(actual, expected)

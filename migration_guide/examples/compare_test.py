@@ -2,10 +2,11 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from migration_guide.examples import compare, page
+from migration_guide.examples import compare, page, pairs
 from migration_guide.examples.compare import apart, faults
 from migration_guide.examples.turns import Run, in_turn
 
@@ -47,6 +48,32 @@ def test_a_step_is_timed_between_two_steps_lines_behind_the_first_turns():
     assert compare._ratio(after, before) == 3.0
 
 
+def test_after_is_measured_against_before_and_against_what_is_recorded(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    recorded, modes = pairs.recorded("mnist"), []
+
+    def run(factor: float, seconds: float, peak: float) -> Run:
+        rows = [
+            {"step": step, metric: factor * value}
+            for metric, column in recorded.items()
+            for step, value in zip(column["steps"], column["values"], strict=True)
+        ]
+        return Run([seconds] * len(rows), "\n".join(map(json.dumps, rows)), peak)
+
+    def in_turn(jobs: Any) -> dict[str, Run]:
+        modes.append({program: mode for program, (mode, _) in jobs.items()})
+        return {"before": run(1.0, 2.0, 2.0), "after": run(1.25, 3.0, 5.0)}
+
+    monkeypatch.setattr(compare, "in_turn", in_turn)
+    row = compare.measure("mnist")
+    assert modes == [{"before": "shim", "after": "plain"}] * compare.ROUNDS
+    assert (row["from_before"], row["from_recorded"]) == pytest.approx((0.25, 0.25))
+    assert (row["step_ratio"], row["peak_ratio"]) == (1.5, 2.5)
+    assert row["before_final"] == row["recorded_final"] == pytest.approx(row["final"] / 1.25)
+    assert row["nudged"] == apart(pairs.nudged("mnist"), recorded)
+
+
 def test_programs_take_turns(tmp_path: Path):
     """Each writes its name into one file; the second sleeps."""
     log = tmp_path / "log"
@@ -72,4 +99,11 @@ def test_figures_are_shown_beside_earlier_ones_and_a_fault_ends_with_1(
         assert compare.main(["--only", "mnist", "--json", str(file)]) == status
         assert f"| 2 | 3 | same bits | {ratio:.3f} |" in capsys.readouterr().out
     assert list(json.loads(file.read_text())["examples"]) == ["vae", "mnist"]
+    assert "\n-from flax import optim\n" in page.diff("mnist")
+    drawn = []
+    monkeypatch.setattr(page, "stages_figure", lambda lines, *_: drawn.append(lines) or "")
+    page.drift()
+    for lines, measured in zip(drawn, page.results()["examples"].values(), strict=True):
+        assert max(lines["after"]) <= measured["from_recorded"] + 1e-7  # seven digits are kept
+        assert max(lines["other last bits"]) <= measured["nudged"] + 1e-7
     assert "| 1e-07 apart |" in page.table({"mnist": row | {"from_before": 1e-7}})
