@@ -8,29 +8,6 @@ import pytest
 
 import legacy_optim as optim
 
-# shape -> shapes of v_row, v_col, v, with min_dim_size_to_factor 4
-SHAPES = {
-    (4, 5): ((4,), (5,), (1,)),
-    (5, 4): ((4,), (5,), (1,)),
-    (4, 4): ((4,), (4,), (1,)),
-    (3, 5): ((1,), (1,), (3, 5)),
-    (9,): ((1,), (1,), (9,)),
-    (): ((1,), (1,), ()),
-    (2, 6, 5): ((2, 5), (2, 6), (1,)),
-    (6, 2, 5): ((2, 5), (6, 2), (1,)),
-    # Of equally long axes the last is the longest: v_row averages over it.
-    (5, 2, 5): ((5, 2), (2, 5), (1,)),
-    (0, 5): ((1,), (1,), (0, 5)),
-}
-
-
-@pytest.mark.parametrize(("shape", "expected"), SHAPES.items(), ids=str)
-def test_shapes_of_the_state(shape: tuple[int, ...], expected: Any) -> None:
-    state = optim.Adafactor(0.1, min_dim_size_to_factor=4).init_param_state(jnp.ones(shape))
-    assert (state.v_row.shape, state.v_col.shape, state.v.shape) == expected
-    assert state.m.shape == (1,)
-
-
 FIXED = {"factored": False, "multiply_by_parameter_scale": False, "min_dim_size_to_factor": 999}
 
 

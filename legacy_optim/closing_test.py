@@ -66,6 +66,8 @@ def test_a_file_outside_of_the_folder_is_named_whole(
     monkeypatch.delenv(settings.ADVICE, raising=False)
     (tmp_path / "folder").mkdir()
     (tmp_path / "other.py").touch()
+    lines = _summary(tmp_path, 5, 1).splitlines()
+    assert f"{lines[-1]} ".endswith(" migrate program0.py program1.py program2.py program3.py ... ")
     use = Use("flax.optim.Adam", str(tmp_path / "other.py"), 3)
     lines = summary([use], str(tmp_path / "folder"))
     assert f"To rewrite them for Optax: optax-bridge migrate {tmp_path / 'other.py'}" in lines

@@ -68,25 +68,3 @@ def test_where_warnings_are_errors_every_definition_is_one_but_those_that_descri
         for _ in range(2):
             with pytest.raises(DeprecationWarning, match="optax_bridge"):
                 optim.Adam(0.1)
-
-
-IMPORT = """
-import sys
-import legacy_optim
-assert not any(name.startswith(("legacy_optim.base", "optax")) for name in sys.modules)
-for name in dir(legacy_optim):
-    getattr(legacy_optim, name)
-import legacy_optim.runner, legacy_optim.closing, legacy_optim.gone.usage, legacy_optim.recurrent
-legacy_optim.Adam  # its definition would say that it is old
-print("optax" in sys.modules)
-"""
-
-
-def test_import_is_lazy_and_needs_no_optax(tmp_path: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
-    done = subprocess.run(
-        [sys.executable, "-Werror:flax.optim", "-c", IMPORT],
-        env=environment, capture_output=True, text=True, check=False, cwd=tmp_path,
-    )  # fmt: skip
-    assert done.stdout == "False\n", done.stderr
-    assert "Deprecat" not in done.stderr

@@ -12,13 +12,6 @@ from legacy_optim import DynamicScale
 from legacy_optim.dynamic_scale import DynamicScaleResult
 
 
-def test_defaults() -> None:
-    scale = DynamicScale()
-    settings = scale.growth_factor, scale.backoff_factor, scale.growth_interval
-    assert (*settings, scale.fin_steps, scale.scale) == (2.0, 0.5, 2000, 0, 65536.0)
-    assert len(jax.tree.leaves(scale)) == 2
-
-
 def test_serialization_keeps_scale_and_count_and_not_the_settings() -> None:
     scale = DynamicScale(growth_interval=7, fin_steps=3, scale=4.0)
     saved = serialization.to_state_dict(scale)

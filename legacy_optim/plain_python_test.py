@@ -17,35 +17,16 @@ ROOT = Path(__file__).resolve().parents[1]
 # Name -> (program, arguments after the interpreter's own, standard input).
 SCRIPTS = {
     "names-of-the-main-module": "print({k: str(v) for k, v in sorted(vars().items())})",
-    "builtins-is-a-module": "import builtins; print(__builtins__ is builtins)",
     "arguments": "import sys; print(sys.argv)",
     "path": "import sys; print(sys.path)",
-    "main-is-in-modules": "import sys; print(vars(sys.modules['__main__']) is globals())",
     "flags": (
         "import sys\nprint(sys.flags, sys.warnoptions, sys._xoptions, sys.stdout.write_through)"
     ),
-    "frames": "import inspect; print([f.function for f in inspect.stack()])",
-    "trace-functions": "import sys; print(sys.gettrace(), sys.excepthook is sys.__excepthook__)",
-    "source": "import inspect\ndef f(): return 1\nprint(inspect.getsource(f))",
-    "exit-with-text": "import sys; sys.exit('no more')",
     "exit-from-atexit": "import atexit, os; atexit.register(os._exit, 5)",
     "traceback": "def f():\n    return 1 / 0\n\nf()",
-    "chained": "try:\n    {}[1]\nexcept KeyError as e:\n    raise ValueError(2) from e",
-    "syntax-error": "def f(:",
     "interrupted": "import os, signal; os.kill(os.getpid(), signal.SIGINT); input()",
-    "terminated": "import os, signal; os.kill(os.getpid(), signal.SIGTERM); input()",
-    "aborted": "import os; os.abort()",
-    "own-excepthook": "import sys; sys.excepthook = lambda *e: print('mine', e[0])\n1 / 0",
-    "recursion": "import sys\ndef f(n):\n    try: return f(n + 1)\n"
-    "    except RecursionError: return n\nprint(f(0))",
-    "pickles": "import pickle\nclass A: pass\nprint(pickle.dumps(A()))\n"
-    "print(type(pickle.loads(pickle.dumps(A()))) is A)",
-    "warning": "import warnings; warnings.warn('old', DeprecationWarning)",
     "standard-input": "import sys; print(sys.stdin.read())",
     "own-modules-first": "import helper, rich; print(helper.__file__, rich.__file__)",
-    "module-that-is-not-there": "import nothing_like_it",
-    "thread-goes-on": "import threading, time\n"
-    "def late(): time.sleep(0.1); print('late', __name__)\nthreading.Thread(target=late).start()",
     "atexit-reads-names": "import atexit\nx = 3\natexit.register(lambda: print('end', x))",
     "leftovers": "import sys\nclass A:\n    def __del__(self): print('gone', __name__)\na = A()",
     "forks": "import os\nif os.fork() == 0:\n    print('child', flush=True)\nelse:\n"
@@ -57,8 +38,7 @@ SCRIPTS = {
 }
 
 POOL = """\
-import sys
-{start}
+import multiprocessing, sys
 
 class Result:
     def __init__(self, x):
@@ -69,25 +49,14 @@ def work(x):
     return Result(x), __name__, vars(main).get("work") is work, sorted(sys.modules)[:0]
 
 if __name__ == "__main__":
-    {run}
+    with multiprocessing.get_context("{}").Pool(1) as pool:
+        results = pool.map(work, [1, 2])
     print([(type(r) is Result, r.x, *rest) for r, *rest in results])
 else:
     print(__name__, __spec__, __file__, sys.argv, flush=True)
 """
-_WITH = "with multiprocessing.get_context('{}').Pool(1) as pool:\n        results = {}"
-_FUTURES = (
-    "with futures.ProcessPoolExecutor(1, multiprocessing.get_context('spawn')) as pool:\n"
-    "        results = list(pool.map(work, [1, 2]))"
-)
-POOLS = {
-    "spawn": ("import multiprocessing", _WITH.format("spawn", "pool.map(work, [1, 2])")),
-    "forkserver": ("import multiprocessing", _WITH.format("forkserver", "pool.map(work, [1])")),
-    "fork": ("import multiprocessing", _WITH.format("fork", "pool.map(work, [1])")),
-    "futures": ("import multiprocessing\nfrom concurrent import futures", _FUTURES),
-}
-SCRIPTS |= {
-    f"pool-{name}": POOL.format(start=start, run=run) for name, (start, run) in POOLS.items()
-}
+POOLS = ("spawn", "fork", "forkserver")
+SCRIPTS |= {f"pool-{name}": POOL.format(name) for name in POOLS}
 
 HELPERS = {
     "helper.py": "nothing = None",
@@ -96,7 +65,7 @@ HELPERS = {
     "package/__init__.py": "",
     "package/__main__.py": "import sys; print(__name__, __spec__, __package__, sys.argv, sys.path)",
     "package/part.py": "import sys; print(vars().keys(), __spec__, __package__, sys.argv)",
-    "package/spawns.py": POOL.format(start=POOLS["spawn"][0], run=POOLS["spawn"][1]),
+    "package/spawns.py": POOL.format("spawn"),
 }
 COMMANDS = {
     "package": ["-m", "package", "x", "--y", "-m", "z"],

@@ -143,7 +143,8 @@ if __name__ == "__main__":
 
 
 def test_processes_that_a_program_starts_know_the_old_names(tmp_path: Path):
-    done = _run(tmp_path, PROCESSES)
+    done = _run(tmp_path, PROCESSES, environment={"TMPDIR": str(tmp_path)})
+    assert not [*tmp_path.glob("*.uses")]
     # In either order: what the program itself prints may wait in its buffer.
     assert sorted(done.stdout.splitlines()) == ["LAMB", "[Result(value=1.0), Result(value=2.0)]"]
     assert done.stderr.count("optax-bridge: ") == 2  # the names and the defaults, said once

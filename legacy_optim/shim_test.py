@@ -63,7 +63,8 @@ def test_a_script_runs_and_says_what_it_used(folder: Path, command: str):
 
 
 @pytest.mark.parametrize(
-    ("program", "code"), [("exits.py", 7), ("nothing.py", 2), ("Notebook.ipynb", 2)]
+    ("program", "code"),
+    [("exits.py", 7), ("nothing.py", 2), ("Notebook.ipynb", 2), (os.curdir, 2)],
 )
 def test_exit_codes_are_the_programs(folder: Path, program: str, code: int):
     (folder / "Notebook.ipynb").write_text('{"cells": [], "nbformat": 4}', encoding="utf-8")

@@ -229,12 +229,3 @@ def test_run_is_silent_about_no_name_in_any_spelling():
     command = [sys.executable, "-W", "ignore", "-c", EVERY_NAME]
     done = subprocess.run(command, env=environment, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 0, done.stderr
-
-
-def test_the_end_of_a_name_is_of_whole_names():
-    for function, keyword in ((f, k) for f, names in INVENTORY["keywords"].items() for k in names):
-        last = function.rpartition(".")[2]
-        entry = gone.find_keyword(function, keyword)
-        ends = (function, last, last[1:], f"x{last}", f"other.{last}", "")
-        found = [entry in gone.find_keyword_by_ending(end, keyword) for end in ends]
-        assert found == [True, True, False, False, False, False], function
