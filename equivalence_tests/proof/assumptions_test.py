@@ -18,6 +18,8 @@ PARAMS = {"k": jnp.ones((2, 3))}
 ASSUMED: dict[str, tuple[Any, Any, str]] = {
     "NaN": (lambda p, g: p - jnp.where(jnp.isnan(g), 0, g), lambda p, g: p - g, "are finite"),
     "infinity": (lambda p, g: p - jnp.where(jnp.isinf(g), 0, g), lambda p, g: p - g, "are finite"),
+    "finite": (lambda p, g: p - jnp.where(jnp.isfinite(g), g, 0), lambda p, g: p - g, "are finite"),
+    "below": (lambda p, g: p - jnp.where(g < jnp.inf, g, 0), lambda p, g: p - g, "are finite"),
     "precision": (
         lambda p, g: p - lax.reduce_precision(g, 4, 1),
         lambda p, g: p - g,

@@ -162,6 +162,7 @@ def test_functions_of_real_numbers(name: str):
         (lambda p, g: -(p - g), lambda p, g: g - p, False),  # -0.0 and 0.0 where p = g
         (lambda p, g: p + 0.0, lambda p, g: p, False),  # of -0.0
         (lambda p, g: p - 0.0, lambda p, g: p, True),
+        (lambda p, g: p + jnp.array([-0.0, 0.0, -0.0]), lambda p, g: p, False),
         (lambda p, g: p * 0, lambda p, g: 0 * jnp.abs(p), False),  # of NaN and infinity
         (lambda p, g: p / 3, lambda p, g: p * (1 / 3), False),
         (lambda p, g: jnp.maximum(p, g), lambda p, g: jnp.maximum(g, p), False),  # of 0.0 and -0.0

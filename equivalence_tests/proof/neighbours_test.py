@@ -18,7 +18,42 @@ from equivalence_tests.proof.result import UNDECIDED
 from equivalence_tests.proof.testing import direct, rule, transformation, with_schedule
 
 PARAMS = {"k": jnp.ones((2, 3))}
+# What wraps round, computed in 8 bits and of the numbers that these hold.
+IN_8_BITS: dict[str, Callable[[Any], Any]] = {
+    "negative": jnp.negative,
+    "magnitude": jnp.abs,
+    "sum": lambda x: x + x[::-1],
+    "product": lambda x: x * x[::-1],
+    "power": lambda x: lax.integer_pow(x, 3),
+    "quotient": lambda x: lax.div(x, jnp.full_like(x, -1)),
+    "total": lambda x: x.sum(dtype=x.dtype),
+    "scalar product": lambda x: x.ravel() @ x.ravel(),
+}
 OF_GRADIENTS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+    **{
+        f"{name} in 8 bits": (
+            lambda g, f=f: f(g.astype(jnp.int8)).astype(float),
+            lambda g, f=f: f(g.astype(jnp.int8).astype(float)),
+        )
+        for name, f in IN_8_BITS.items()
+    },
+    "total of two in 8 bits": (
+        lambda g: jnp.concatenate([g.astype(jnp.int8)] * 2).sum(dtype=jnp.int8).astype(float),
+        lambda g: 2 * g.astype(jnp.int8).sum(dtype=jnp.int8).astype(float),
+    ),
+    "floor in 8 bits": (lambda g: jnp.floor(g).astype(jnp.int8).astype(float), jnp.floor),
+    "one of two, not both": (lambda g: 1.0 * ((g > 0) ^ (g > 1)), lambda g: 1.0 * (g > 0)),
+    "a clamp of crossed ends": (
+        lambda g: lax.clamp(jnp.float32(1), g, jnp.float32(0)),
+        lambda g: 1 + 0 * g,
+    ),
+    "the next number of another dtype": (
+        lambda g: jnp.nextafter(g.astype(jnp.bfloat16), jnp.bfloat16(0)).astype(float),
+        lambda g: jnp.nextafter(g, 0.0),
+    ),
+    "rounded": (jnp.round, lambda g: g),
+    "halves": (lambda g: lax.round(g, lax.RoundingMethod.AWAY_FROM_ZERO), jnp.round),
+    "over what is denormal": (lambda g: g / 2.0**-140, lambda g: g * jnp.inf),
     "fourth root of a square": (lambda g: (g * g) ** 0.25, lambda g: jnp.sqrt(g)),
     "sixth root of a cube": (lambda g: (g * g + g**3) ** 0.25, lambda g: (g + g * g) ** 0.5),
     "root of a root, one more": (lambda g: (g * g + 1) ** 0.125, lambda g: (g * g + 1) ** 0.25),
@@ -30,7 +65,6 @@ OF_GRADIENTS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     ),
     "floor of twice": (lambda g: jnp.floor(2 * g), lambda g: 2 * jnp.floor(g)),
     "floor with a half": (lambda g: jnp.floor(g + 0.5), lambda g: jnp.floor(g) + 0.5),
-    "ceil is no floor": (lambda g: jnp.ceil(g), lambda g: jnp.floor(g) + 1),
     "an inverse below 0": (
         lambda g: g * jnp.minimum(1.0, 1 / jnp.sum(g)),
         lambda g: g / jnp.maximum(1.0, jnp.sum(g)),
@@ -81,13 +115,51 @@ OF_GRADIENTS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
         lambda g: jax.random.normal(jax.random.key(0), g.shape),
         lambda g: jax.random.normal(jax.random.key(0, impl="rbg"), g.shape),
     ),
-    "a whole number that wraps round": (
-        lambda g: g * (jnp.uint8(250) + jnp.uint8(10)),
-        lambda g: g * 260,
+    "a total of ones": (lambda g: g * (g + 1).sum(), lambda g: g * (g.sum() + 1)),
+    "none above the smallest": (lambda g: jnp.where(g <= g.min(), g, 0), lambda g: g),
+    "whole numbers": (lambda g: 1.0 * (jnp.floor(g) == g), lambda g: 0 * g),
+    "the sign of a quotient": (lambda g: 1.0 * (g / g.sum() > 0), lambda g: 1.0 * (g > 0)),
+    "an even factor": (lambda g: 1.0 * (g * g * g.sum() > 0), lambda g: 1.0 * (g.sum() > 0)),
+    "above a number alone": (
+        lambda g: jnp.where(g == 1, 1.0, jnp.where(g > 1, g, 0)),
+        lambda g: jnp.where(g == 1, 1.0, g),
+    ),
+    "a row that is moved to the end": (
+        lambda g: lax.dynamic_update_slice(g, 0 * g[:1], (jnp.where(g[0, 0] > 0, 5, 0), 0)),
+        lambda g: jnp.where(g[0, 0] > 0, g, g.at[0].set(0.0)),
+    ),
+    "clipped or dropped": (
+        lambda g: g.at[jnp.where(g[0, 0] > 0, 2, 0)].set(0.0, mode="clip"),
+        lambda g: g.at[jnp.where(g[0, 0] > 0, 2, 0)].set(0.0, mode="drop"),
+    ),
+    "a function of a row": (lambda g: g.at[0].apply(jnp.sin), lambda g: g.at[0].set(0.0)),
+    "summed from the end": (lambda g: lax.cumsum(g, reverse=True)[0], lambda g: g[0]),
+    "all of none": (lambda g: g * jnp.all(jnp.zeros(0) > 1), lambda g: 0 * g),
+    "a product of more": (
+        lambda g: g * jnp.prod(jnp.full(3, g[0, 0])),
+        lambda g: g * jnp.prod(jnp.full(2, g[0, 0])),
+    ),
+    "largest so far": (lambda g: lax.cummax(g, axis=0), lambda g: lax.cummax(g, axis=1)),
+    "two orders": (
+        lambda g: g * (jnp.flip(g, 0) * jnp.flip(g, 1)).sum(),
+        lambda g: g * (g * g).sum(),
+    ),
+    "two sorts": (
+        lambda g: g * (jnp.sort(g[0]) * jnp.sort(g[1])).sum(),
+        lambda g: g * (g[0] * g[1]).sum(),
+    ),
+    "sorted by another": (
+        lambda g: g * lax.sort((g[0], g[1]), num_keys=1)[1].sum(),
+        lambda g: g * g[0].sum(),
+    ),
+    "padded inside": (
+        lambda g: g * lax.pad(g, 1.0, ((0, 0, 1), (0, 0, 0))).sum(),
+        lambda g: g * g.sum(),
     ),
     "an index into an empty row": (lambda g: g + g[:0].sum(), lambda g: g + g[:1].sum()),
 }
 OF_COUNTS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "bits of a count": (lambda t: 1.0 * (t & 3), lambda t: 3.0 * t),
     "another period": (lambda t: 1.0 * (t % 5 == 4), lambda t: 1.0 * (t % 10 == 4)),
     "a quotient's end": (
         lambda t: lax.switch(t // 10, [lambda: 0.3, lambda: 0.2, lambda: 0.1]),
@@ -201,3 +273,6 @@ def test_a_case_in_which_something_is_divided_by_0_is_not_taken_for_0():
     ]
     for number, other in ((0, 1), (0, 2), (1, 2)):
         assert not Cases(algebra).equal(values[number], values[other])
+    too_many = Cases(algebra)
+    too_many._left = 0
+    assert not too_many.equal(algebra.positive(x), algebra.positive(p))

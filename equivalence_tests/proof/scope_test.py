@@ -33,15 +33,7 @@ ONE_RANK = {
     "len": lambda g: g.ndim > 5 and len(g) > 5,
 }
 ONE_SIZE = {
-    "no elements": lambda g: g.size == 0,
-    "size ==": lambda g: g.size == 640,
-    "size >": lambda g: g.size > 10**6,
-    "remainder": lambda g: g.size % 1000 == 7,
-    "last axis": lambda g: g.ndim > 0 and g.shape[-1] == 640,
     "in a set": lambda g: g.shape in {(7, 7, 64, 64)},
-    "in a list": lambda g: g.shape in [(640,)],
-    "str": lambda g: "640" in str(g.shape),
-    "f-string": lambda g: f"{g.shape}" == "(640,)",
     "getattr": lambda g: getattr(g, "sha" + "pe") == (640,),
     "text of the array": lambda g: "640" in repr(g),
     "type": lambda g: jax.typeof(g) == jax.ShapeDtypeStruct((640,), g.dtype),
@@ -53,7 +45,6 @@ ONE_SIZE = {
     ),
     "aval": lambda g: str(g.aval) == "float32[640]",
     "four axes": lambda g: g.ndim == 4,  # which are among those that are tried
-    "square": lambda g: g.ndim == 2 and g.shape[0] == g.shape[1],
     "np.shape": lambda g: np.shape(g) == (640,),
     "jnp.size": lambda g: jnp.size(g) == 640,
 }

@@ -103,11 +103,11 @@ def test_a_batch_lies_along_the_devices_and_then_as_it_is_wanted(mesh):
 def test_to_one_device_arrays_of_numpy_go_with_the_step_itself(mesh):
     cfg = IteratorInput.default_config().set(name="input", source=lambda: [])
     data: Any = cfg.instantiate(parent=None)
-    batch = {"x": np.ones((8, 2))}
+    batch = {"x": np.ones((8, 2), np.float32)}
     assert data.step_batch(batch)["x"].sharding.shard_shape((8, 2)) == (1, 2)
     with jax.set_mesh(Mesh(np.array(jax.devices()[3:4]), ("data",))):
         assert data.step_batch(batch) is batch
-        assert data.step_batch({"x": jnp.ones(2)})["x"].devices() == {jax.devices()[3]}
+        assert data.step_batch({"x": jnp.ones((8, 2))})["x"].devices() == {jax.devices()[3]}
         with pytest.raises(ValueError, match="batch 'text': expected numbers"):
             data.step_batch({"text": np.array(["a"])})
     with pytest.raises(ValueError, match="'x' has 6 examples"):
@@ -342,6 +342,7 @@ def test_an_evaluation_counts_every_example(tmp_path, devices, data):
     key = jax.random.PRNGKey(0)
     trainer.init(key)
     params, batch = trainer.model_params_for_eval(), samples()
+    assert trainer.evalers["all"].input.config.partition_spec == PartitionSpec("data")
     with trainer.mesh_scope():
         _, summaries, _ = trainer.evalers["all"].eval_step(1, prng_key=key, model_params=params)
     [summary] = summaries.values()

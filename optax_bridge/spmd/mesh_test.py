@@ -60,8 +60,14 @@ def test_a_plain_shape_is_cut_across_processes_along_its_first_axis():
     assert np.vectorize(lambda d: d.process_index)(mesh)[0, :, 0].tolist() == [0, 0, 1, 1]
     mesh = create_device_mesh(HybridMeshShape((2, 2), (1, 2)), devices=devices)
     assert np.vectorize(lambda d: d.process_index)(mesh)[0].tolist() == [0, 0, 1, 1]
+    gpus = [GpuDevice(i, i // 2) for i in range(6)]  # which are not cut
+    assert ids(create_device_mesh((2, 3), devices=gpus)) == [[0, 1, 2], [3, 4, 5]]
     with pytest.raises(ValueError, match="cannot be cut across"):
         create_device_mesh((3, 2), devices=[Device(i, i // 3) for i in range(6)])
+
+
+class GpuDevice(Device):
+    platform = "gpu"
 
 
 class TpuDevice(Device):
@@ -94,7 +100,7 @@ def test_a_mesh_that_the_torus_has_no_place_for_is_said(caplog):
     mesh = create_device_mesh((2, -1), devices=tpu_slice())
     assert ids(mesh) == np.arange(16).reshape(2, 8).tolist()
     assert "mesh shape (2, 8) does not follow the network: Failed to find assignment" in caplog.text
-    two = [*tpu_slice(), *tpu_slice(1)]
+    two = [*tpu_slice(1), *tpu_slice()]
     mesh = create_device_mesh(HybridMeshShape((2, 8), (1, 2)), devices=two)
     assert (np.asarray(ids(mesh))[0] // 16).tolist() == [0] * 8 + [1] * 8  # slice by slice
 

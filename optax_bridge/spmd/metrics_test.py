@@ -15,6 +15,7 @@ from optax_bridge.spmd.summaries import (
     SummaryWriter,
     SumSummary,
     WeightedSummary,
+    _as_picture,
 )
 from optax_bridge.spmd.trees import tree_paths
 
@@ -48,6 +49,7 @@ def test_images():
     image.validate()
     assert image.value().shape == (1, 4, 4, 3)
     assert tree_paths({"img": image})["img"]._value == "img/_value"
+    assert _as_picture(np.array([-1.0, 0.5, 1.0, 2.0])).tolist() == [0, 127, 255, 255]
     for shape in ((4, 4), (4, 4, 2)):
         with pytest.raises(ValueError, match="ImageSummary"):
             ImageSummary(jnp.ones(shape)).validate()
@@ -88,6 +90,7 @@ def test_writers_write_what_they_can(tmp_path):
             },
         )
     writer.log_average_step_time(3, 0.25)
+    writer.log_checkpoint("checkpoints", 3)
     writer.close()
     writer(4, {"loss": 0.25})
     writer.close()
@@ -96,7 +99,7 @@ def test_writers_write_what_they_can(tmp_path):
     assert sorted(tags["scalars"]) == ["a/mean", "average_step_time", "loss"]
     assert [event.step for event in events.Scalars("loss")] == [2, 4]
     assert tags["histograms"] == ["a/hist"] and len(tags["images"]) == 1
-    assert "trainer_config/text_summary" in tags["tensors"]
+    assert {"trainer_config/text_summary", "checkpoint/text_summary"} <= set(tags["tensors"])
     lines = (tmp_path / "lines" / "summaries.jsonl").read_text().splitlines()
     assert len(lines) == 4 and '"a/mean": 3.0' in lines[0] and '"text": "words"' in lines[0]
 

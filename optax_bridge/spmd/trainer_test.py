@@ -153,6 +153,18 @@ def test_the_average_time_of_a_step_is_over_the_steps_since_the_last(tmp_path):
     times = [t for line in lines if (t := json.loads(line).get("average_step_time")) is not None]
     # A batch is read before the step before it is looked at: the last time has one batch less.
     assert len(times) == 3 and times[1] >= 0.05
+    asked, looked = [], {}
+
+    def source():
+        asked.append(time.perf_counter())
+        return slow_batches()
+
+    cfg.set(max_step=8).input.source = source
+    trainer = cfg.instantiate(parent=None, devices=jax.devices()[:1])
+    trainer.add_listener(lambda step, loss: looked.update({step: time.perf_counter()}))
+    trainer.run(KEY)
+    lines = (tmp_path / "summaries" / "train_train" / "summaries.jsonl").read_text().splitlines()
+    assert json.loads(lines[-2])["average_step_time"] >= (looked[8] - asked[0]) / 2
 
 
 @pytest.fixture(scope="module")
@@ -189,6 +201,8 @@ def test_the_config_beside_a_run_is_that_run(whole, tmp_path):
     text = cfg.debug_string()
     cfg.instantiate(parent=None, devices=jax.devices()[:4])
     assert cfg.debug_string() == text
+    table = Path(trainer.config.dir, "model_analysis.txt").read_text().split()
+    assert table[-1] == str(sum(x.size for x in jax.tree.leaves(trainer.trainer_state.model)))
     losses, _ = run(cfg.set(dir=str(tmp_path), max_step=2))
     assert losses == {step: expected[step] for step in (1, 2)}
 
@@ -257,6 +271,13 @@ def test_a_loss_that_is_not_finite_stops_with_the_state_before(tmp_path):
     cfg.learner.ignore_undefined_loss = True
     losses, _ = run(cfg, devices=1)
     assert sorted(losses) == [3, 4, 5, 6]
+    cfg.learner.ignore_undefined_loss = False
+    cfg.checkpointer.save_policy.n = 9
+    trainer = cfg.set(dir=str(tmp_path / "b")).instantiate(parent=None, devices=jax.devices()[:1])
+    trainer.add_listener(lambda step, loss: step == 2 and trainer.request_stop())
+    with pytest.raises(UndefinedLossException, match="step 3"):
+        trainer.run(KEY)
+    assert all(np.all(np.isfinite(x)) for x in jax.tree.leaves(trainer.trainer_state.model))
 
 
 def test_a_step_is_finite_if_its_loss_and_its_gradients_are():
@@ -275,6 +296,10 @@ class _WithError(regression.Regression):
         return loss, {**aux, "draw": draw}
 
 
+def at_the_third():
+    return lambda *, step, train_summaries: step == 3 and "learner" in train_summaries
+
+
 def test_evaluation_and_summaries_as_tensorboard_reads_them(tmp_path):
     reading = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     evaler = SpmdEvaler.default_config().set(
@@ -282,7 +307,7 @@ def test_evaluation_and_summaries_as_tensorboard_reads_them(tmp_path):
         eval_policy=config_for_function(every_n_steps_policy).set(n=2),
     )
     evaler.input.global_batch_size = 192  # and a batch of 64
-    at_last = evaler.clone(eval_policy=evaler.eval_policy.clone(n=3), eval_dtype=jnp.bfloat16)
+    at_last = evaler.clone(eval_policy=config_for_function(at_the_third), eval_dtype=jnp.bfloat16)
     cfg = config(tmp_path, steps=3, mesh_shape=(1, 1), log_every_n_steps=2)
     cfg.evalers = {"all": evaler, "at_last": at_last}
     cfg.model = _WithError.default_config().set(dtype=jnp.float32)
@@ -337,8 +362,9 @@ def test_profiles_cover_the_steps_asked_for(tmp_path, monkeypatch, steps, each):
 @pytest.mark.parametrize("before", [True, False])
 def test_an_input_that_begins_anew_is_said(tmp_path, caplog, before):
     one = functools.partial(config, tmp_path, mesh_shape=(1, 1))
+    (tmp_path / "trainer_config.txt").write_text("max_step: 9\n")  # of a run that saved nothing
     run(one(steps=1, save_input_iterator=before), devices=1)
-    assert "starts over" not in caplog.text
+    assert "starts over" not in caplog.text and "another config" not in caplog.text
     for now in (True, False):
         caplog.clear()
         cfg = one(steps=2, save_input_iterator=now)

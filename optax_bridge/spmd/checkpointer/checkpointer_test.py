@@ -197,8 +197,9 @@ def test_validation(validation, wider, dtype, fits):
     if fits:
         check_state_structure(found, wanted, validation=kind)
         return
-    with pytest.raises(ValueError, match="checkpoint tree dtypes or shapes"):
+    with pytest.raises(ValueError, match="checkpoint tree dtypes or shapes") as error:
         check_state_structure(found, wanted, validation=kind)
+    assert ("\n-" in str(error.value)) is ("CONTAINS" not in validation)
 
 
 @pytest.mark.parametrize(

@@ -135,6 +135,7 @@ def test_diff():
     ]
     assert diff(room(), room()) == {}
     lamp = Lamp.default_config()
+    assert diff(lamp, lamp.clone(watts=40.0)) == {"watts": (40, 40.0)}
     assert set(diff(lamp, room())) == {"watts", *room().keys()} | set(diff(room(), lamp))
 
 

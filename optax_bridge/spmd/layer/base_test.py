@@ -146,6 +146,7 @@ def test_prebuilt_parameters():
     whole = layer.initialize_parameters_recursively(KEY)
     prebuilt = jax.tree.map(lambda _: None, whole)
     prebuilt["second"]["weight"] = specs["second"]["weight"]
+    prebuilt["scale"] = specs["scale"]
     rest = layer.initialize_parameters_recursively(KEY, prebuilt=prebuilt)
     assert rest["second"]["weight"] is None
     np.testing.assert_array_equal(rest["first"]["weight"], whole["first"]["weight"])

@@ -282,6 +282,7 @@ def test_what_is_no_transformation():
         (optax_bridge.sgd(-0.1), True),
         (optax.adam(0.1), False),
         (optax.identity(), True),
+        (optax.stateless(lambda grads, params: {**grads, "b": 0 * grads["b"]}), True),
         (optax.adam(optax.linear_schedule(0.0, 0.1, 9)), False),  # which is 0 at first
     ],
 )

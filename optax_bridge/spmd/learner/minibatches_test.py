@@ -21,7 +21,7 @@ def forward(*, model_params, inputs):
     collection.summaries["first"] = SumSummary(x[0])
     collection.summaries["loss"] = WeightedSummary(loss, jnp.float32(len(x)))
     collection.summaries["plain"] = loss
-    noise = jax.random.uniform(inputs["forward_key"])
+    noise = sum(map(jax.random.uniform, (inputs["forward_key"], inputs["param_noise_key"])))
     return ForwardOutputs(loss=loss, aux={"noise": noise}, output_collection=collection)
 
 
@@ -44,8 +44,8 @@ def test_the_mean_of_the_minibatches_is_that_of_the_batch():
     assert float(summaries["loss"].mean) == pytest.approx(float(loss))
     assert float(summaries["loss"].weight) == 8
     assert float(summaries["plain"]) == pytest.approx(float(loss))
-    keys = jax.random.split(KEYS["forward_key"], 4)
-    mean = np.mean([jax.random.uniform(key) for key in keys])
+    keys = zip(*(jax.random.split(key, 4) for key in KEYS.values()), strict=True)
+    mean = np.mean([sum(map(jax.random.uniform, pair)) for pair in keys])
     assert float(outputs.aux["noise"]) == pytest.approx(float(mean))
     alone = with_minibatch_steps(steps=4)(forward)
     inputs = {"input_batch": BATCH, **KEYS}

@@ -171,6 +171,7 @@ def test_factored_rms_is_that_of_optax(factored):
     reference = cast(Any, optax.scale_by_factored_rms(factored, min_dim_size_to_factor=1))
     state, expected = tx.init(params), reference.init({"w": params["w"].value})
     update = jax.jit(lambda g, s: tx.update(g, s, params))
+    sizes = np.array([1.0, 100.0, 1.0], np.float32)
     for seed in range(3):
         grads = {"w": jax.random.normal(jax.random.PRNGKey(seed), (5, 3))}
         updates, state = update(grads, state)
@@ -203,6 +204,8 @@ def test_a_stacked_layer_is_clipped_and_scaled_slice_by_slice():
     )
     scaled, _ = optimizers.scale_by_param_block_rms().update(grads, optax.EmptyState(), params)
     np.testing.assert_allclose(scaled["layers"]["w"], value * value)
+    least = optimizers.per_param_scale_by_rms()({"w": opt_param([0.0])})["w"]
+    assert float(least[0]) == pytest.approx(1e-4)
 
 
 def test_clip_by_global_norm_drops_what_is_not_finite():
@@ -270,12 +273,15 @@ def test_ema_is_near_the_average_in_every_accumulator(dtype):
     values = jax.tree.map(lambda p: p.value, params)
     expected_state = exact.init(values)
     update = jax.jit(lambda g, s: tx.update(g, s, params))
+    sizes = np.array([1.0, 100.0, 1.0], np.float32)
     for seed in range(3):
-        grads = {"w": jax.random.normal(jax.random.PRNGKey(seed), (4, 3)), "s": jnp.float32(seed)}
+        numbers = jax.random.normal(jax.random.PRNGKey(seed), (4, 3))
+        grads = {"w": numbers * sizes, "s": jnp.float32(seed)}
         updates, state = update(grads, state)
         expected, expected_state = exact.update(grads, expected_state)
         atol = {jnp.int8: 2e-2, jnp.bfloat16: 1e-2}.get(dtype, 1e-3)
-        np.testing.assert_allclose(updates["w"], expected["w"], atol=atol)
+        actual, wanted = (w / sizes for w in (updates["w"], expected["w"]))
+        np.testing.assert_allclose(actual, wanted, atol=atol)
         np.testing.assert_allclose(updates["s"], expected["s"], rtol=1e-6)
     with pytest.raises(ValueError, match="float32, bfloat16, int16, int8"):
         optimizers.ema(0.5, accumulator_dtype=jnp.int32)

@@ -53,8 +53,8 @@ def test_inverse_sqrt_is_the_schedule_itself():
 
 
 def test_adafactor_warms_up_and_decays():
-    schedule = optimizers.adafactor(scale=2.0, warmup_steps=100)
-    assert values(schedule, [1, 100, 400]) == pytest.approx([2e-3, 0.2, 0.1], rel=1e-5)
+    schedule = optimizers.adafactor(scale=2.0, warmup_steps=100, step_offset=1)
+    assert values(schedule, [0, 99, 399]) == pytest.approx([2e-3, 0.2, 0.1], rel=1e-5)
 
 
 def test_adafactor_decay_rate():
@@ -91,7 +91,9 @@ def test_segment_wise_counts_from_one_and_is_zero_before():
     "schedule, steps, expected",
     [
         (
-            optimizers.cosine_with_linear_warmup(2.0, max_step=30, warmup_steps=10, alpha=0.1),
+            optimizers.cosine_with_linear_warmup(
+                2.0, max_step=30, warmup_steps=10, alpha=0.1, decay_begin_step=5
+            ),
             [1, 10, 20, 30, 40],
             [0.2, 2.0, 1.1, 0.2, 0.2],
         ),

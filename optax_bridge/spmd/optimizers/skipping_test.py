@@ -43,7 +43,7 @@ def test_a_step_that_is_left_out_moves_nothing(norm):
 
 
 def test_clipping_comes_before_the_inner_transformation():
-    tx = skipping(max_norm=1.0)
+    tx = skipping(max_norm=2.0, eps=5.0)
     updates, state = tx.update(gradients(5.0), tx.init(PARAMS), PARAMS)
     np.testing.assert_allclose(updates["w"], [-0.6, -0.8], rtol=1e-6)
     np.testing.assert_allclose(state.inner_state[0].trace["w"], [0.6, 0.8], rtol=1e-6)
