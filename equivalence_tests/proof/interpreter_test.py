@@ -10,66 +10,48 @@ import pytest
 from equivalence_tests.proof.errors import NoRule
 from equivalence_tests.proof.interpreter import balls, run
 
+PROGRAMS: dict[str, Callable[[Any], Any]] = {
+    "norm": lambda x: jnp.linalg.norm(x) * jnp.tanh(x),
+    "where": lambda x: jnp.where(x > 0, jnp.sqrt(jnp.abs(x)), x**3),
+    "matrix": lambda x: jnp.cumsum(x, axis=0) @ x.T + 0 * (jnp.bfloat16(x) @ jnp.bfloat16(x.T)),
+    "slices": lambda x: jnp.concatenate([x[:1], jnp.flip(x, 1)]) / (2 + jnp.max(x)),
+    "fori": lambda x: jax.lax.fori_loop(0, 3, lambda i, y: y / (1 + i) + x, x),
+    "while": lambda x: jax.lax.while_loop(lambda y: jnp.sum(y * y) > 0.5, lambda y: y / 2, x),
+    "cond": lambda x: jax.lax.cond(x[0, 0] > 0, jnp.exp, jnp.sin, x),
+    "round": lambda x: (
+        jnp.clip(jnp.round(4 * x), -1, 2).astype(int).astype(float) % 1.5 + jnp.mean(x)
+    ),
+    "scatter": lambda x: (
+        jnp.asarray(x).at[jnp.array([1, 1]), jnp.array([0, 0])].add(x[:, 1]).at[0, 1].set(x[1, 1])
+    ),
+    "scatter max": lambda x: jnp.zeros(4).at[jnp.array([3, 0, 3])].max(x[0]).at[1].mul(2.0)[:3] * x,
+    "sort": lambda x: x[jnp.argsort(x[:, 0])] + jnp.sort(x, axis=1) + x.reshape(-1)[jnp.argmax(x)],
+    "top": lambda x: jax.lax.top_k(x, 2)[0] + jax.lax.cummax(x, axis=1, reverse=True)[:, :2],
+    "pad": lambda x: (
+        jnp.pad(jax.lax.dynamic_slice(x, (0, 1), (2, 2)), ((0, 0), (1, 0))) + jnp.tan(x)
+    ),
+    "functions": lambda x: (
+        jax.scipy.special.erf(x) + jnp.arctan(x) + jax.random.uniform(jax.random.key(0))
+    ),
+    "calls": lambda x: (
+        jax.checkpoint(jnp.sin)(x) + jax.lax.stop_gradient(x) * jax.nn.relu(x).copy()
+    ),
+    "logsumexp": lambda x: optax.safe_norm(x, 0.1) + jax.lax.cumlogsumexp(x, axis=1),
+    "fill": lambda x: jnp.take(x, jnp.array([0, 7, 1]), axis=0, fill_value=2.5)[:2, :],
+    "reshape": lambda x: jax.lax.reshape(x, (3, 2), dimensions=(1, 0)).T,
+    "int8": lambda x: jax.lax.dot(
+        *2 * ((jnp.round(jnp.asarray(x).T[:2] * 40)).astype(jnp.int8),),
+        preferred_element_type=jnp.int32,
+    ).astype(float),
+    "large": lambda x: (
+        (0.5 + 1e12 * jnp.asarray(x)).astype(jnp.int32) % 7 + jnp.where(x > 0, x, jnp.arange(3))
+    ),
+}
 
-@pytest.mark.parametrize(
-    "function",
-    [
-        lambda x: jnp.linalg.norm(x) * jnp.tanh(x),
-        lambda x: jnp.where(x > 0, jnp.sqrt(jnp.abs(x)), x**3),
-        lambda x: jnp.cumsum(x, axis=0) @ x.T + 0 * (jnp.bfloat16(x) @ jnp.bfloat16(x.T)),
-        lambda x: jnp.concatenate([x[:1], jnp.flip(x, 1)]) / (2 + jnp.max(x)),
-        lambda x: jax.lax.fori_loop(0, 3, lambda i, y: y / (1 + i) + x, x),
-        lambda x: jax.lax.while_loop(lambda y: jnp.sum(y * y) > 0.5, lambda y: y / 2, x),
-        lambda x: jax.lax.cond(x[0, 0] > 0, jnp.exp, jnp.sin, x),
-        lambda x: jnp.clip(jnp.round(4 * x), -1, 2).astype(int).astype(float) % 1.5 + jnp.mean(x),
-        lambda x: (
-            jnp.asarray(x)
-            .at[jnp.array([1, 1]), jnp.array([0, 0])]
-            .add(x[:, 1])
-            .at[0, 1]
-            .set(x[1, 1])
-        ),
-        lambda x: jnp.zeros(4).at[jnp.array([3, 0, 3])].max(x[0]).at[1].mul(2.0)[:3] * x,
-        lambda x: x[jnp.argsort(x[:, 0])] + jnp.sort(x, axis=1) + x.reshape(-1)[jnp.argmax(x)],
-        lambda x: jax.lax.top_k(x, 2)[0] + jax.lax.cummax(x, axis=1, reverse=True)[:, :2],
-        lambda x: jnp.pad(jax.lax.dynamic_slice(x, (0, 1), (2, 2)), ((0, 0), (1, 0))) + jnp.tan(x),
-        lambda x: jax.scipy.special.erf(x) + jnp.arctan(x) + jax.random.uniform(jax.random.key(0)),
-        lambda x: jax.checkpoint(jnp.sin)(x) + jax.lax.stop_gradient(x) * jax.nn.relu(x).copy(),
-        lambda x: optax.safe_norm(x, 0.1) + jax.lax.cumlogsumexp(x, axis=1),
-        lambda x: jnp.take(x, jnp.array([0, 7, 1]), axis=0, fill_value=2.5)[:2, :],
-        lambda x: jax.lax.reshape(x, (3, 2), dimensions=(1, 0)).T,
-        lambda x: jax.lax.dot(
-            *2 * ((jnp.round(jnp.asarray(x).T[:2] * 40)).astype(jnp.int8),),
-            preferred_element_type=jnp.int32,
-        ).astype(float),
-        lambda x: (
-            (0.5 + 1e12 * jnp.asarray(x)).astype(jnp.int32) % 7 + jnp.where(x > 0, x, jnp.arange(3))
-        ),
-    ],
-    ids=[
-        "norm",
-        "where",
-        "matrix",
-        "slices",
-        "fori",
-        "while",
-        "cond",
-        "round",
-        "scatter",
-        "scatter max",
-        "sort",
-        "top",
-        "pad",
-        "functions",
-        "calls",
-        "logsumexp",
-        "fill",
-        "reshape",
-        "int8",
-        "large",
-    ],
-)
-def test_programs_are_followed_as_jax_runs_them(function: Callable[[Any], Any]):
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs_are_followed_as_jax_runs_them(name: str):
+    function = PROGRAMS[name]
     x = np.asarray(np.random.default_rng(0).standard_normal((2, 3)), np.float32)
     program = jax.make_jaxpr(function)(x)
     (found,) = run.run(program, [x], exact=False)

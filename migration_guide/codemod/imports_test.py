@@ -208,7 +208,6 @@ def test_modules_of_python_stand_in_their_section(subtests: pytest.Subtests):
 SCALES = {
     "module": ("from flax import optim\n", "optim.DynamicScale()"),
     "name": ("from flax.optim import DynamicScale\n", "DynamicScale()"),
-    "submodule": ("from flax.optim.dynamic_scale import DynamicScale\n", "DynamicScale()"),
     "there-already": (
         "from flax import optim\nfrom flax.training.dynamic_scale import DynamicScale as D\n",
         "optim.DynamicScale(), D",

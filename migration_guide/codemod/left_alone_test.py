@@ -144,10 +144,6 @@ BY_HAND = {
         "try:\n    from flax.optim import LAMB\nexcept ImportError:\n    LAMB = None",
         "takes over",
     ),
-    "try-import-of-several-errors": (
-        "try:\n    from flax.optim import LAMB\nexcept (OSError, ImportError):\n    LAMB = None",
-        "takes over",
-    ),
     "dynamic-attribute": ("x = optim.__dict__[name]", "has no equivalent: keep"),
     "unknown-name": ("for x in optim.unheard_of:\n    pass", "has no equivalent: keep"),
     "pre-linen": ("import flax.nn", "port these modules"),

@@ -344,7 +344,6 @@ CONSTRUCTORS = {
     ),
     "no-rate": ("optim.Momentum(beta=0.8)", "optax_bridge.momentum(decay=0.8)"),
     "no-optax-equal": ("optim.LAMB(lr, beta2=0.9)", "optax_bridge.lamb(lr, b2=0.9)"),
-    "adagrad": ("optim.Adagrad(0.1)", "optax_bridge.adagrad(0.1)"),
     "nested": (
         "optim.WeightNorm(optim.GradientDescent(0.1), 0.5)",
         "optax_bridge.weight_norm(optax_bridge.sgd(0.1), 0.5)",
@@ -356,10 +355,6 @@ CONSTRUCTORS = {
     "traversal": (
         "optim.ModelParamTraversal(lambda path, _: 'w' in path)",
         "optax_bridge.path_mask(lambda path, _: 'w' in path)",
-    ),
-    "given-where-nothing-else-is": (
-        "optim.LAMB(weight_decay=0)",
-        "optax_bridge.lamb(weight_decay=0)",
     ),
     "line-by-line": ("optim.Adam(\n    0.1,\n    0.8,\n)", "optax.adam(\n    0.1,\n    0.8,\n)"),
     "line-by-line-with-one-more": (

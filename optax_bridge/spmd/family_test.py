@@ -22,7 +22,7 @@ from optax_bridge.spmd.config import config_for_class, config_for_function
 from optax_bridge.spmd.examples import regression
 from optax_bridge.spmd.input import ArrayBatches, IteratorInput
 from optax_bridge.spmd.layer import BaseModel, ParameterSpec, ThirdPartyLayer
-from optax_bridge.spmd.learner import CompositeLearner, Learner
+from optax_bridge.spmd.learner import Learner
 from optax_bridge.spmd.trainer import learner_transformation, legacy_checkpoint
 from optax_bridge.spmd.trainer.legacy import plan_of
 from optax_bridge.spmd.trainer.state import transformation_of
@@ -247,16 +247,3 @@ def test_a_checkpoint_that_does_not_fit_names_every_leaf():
         "Pass `below=`",
     ):
         assert problem in str(error.value)
-
-
-def test_several_learners_that_are_alike_are_one(tmp_path):
-    """One learner for all parameters is that learner, to the bit."""
-    losses = []
-    for kind in ("plain", "composite"):
-        cfg = regression.trainer(steps=2, mesh_shape=(1, 1)).set(dir=str(tmp_path / kind))
-        if kind == "composite":
-            learners = {"one": cfg.learner, "two": cfg.learner}
-            rules = [("first/.*", "one"), (".*", "two")]
-            cfg.learner = CompositeLearner.default_config().set(learners=learners, rules=rules)
-        losses.append(trained(cfg, devices=1)[0])
-    assert losses[0] == losses[1] and sorted(losses[0]) == [1, 2]

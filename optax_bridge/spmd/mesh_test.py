@@ -60,14 +60,12 @@ def test_a_plain_shape_is_cut_across_processes_along_its_first_axis():
     assert np.vectorize(lambda d: d.process_index)(mesh)[0, :, 0].tolist() == [0, 0, 1, 1]
     mesh = create_device_mesh(HybridMeshShape((2, 2), (1, 2)), devices=devices)
     assert np.vectorize(lambda d: d.process_index)(mesh)[0].tolist() == [0, 0, 1, 1]
-    gpus = [GpuDevice(i, i // 2) for i in range(6)]  # which are not cut
+    gpus = [Device(i, i // 2) for i in range(6)]  # which are not cut
+    for gpu in gpus:
+        gpu.platform = "gpu"
     assert ids(create_device_mesh((2, 3), devices=gpus)) == [[0, 1, 2], [3, 4, 5]]
     with pytest.raises(ValueError, match="cannot be cut across"):
         create_device_mesh((3, 2), devices=[Device(i, i // 3) for i in range(6)])
-
-
-class GpuDevice(Device):
-    platform = "gpu"
 
 
 class TpuDevice(Device):

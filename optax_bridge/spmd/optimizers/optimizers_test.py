@@ -171,7 +171,6 @@ def test_factored_rms_is_that_of_optax(factored):
     reference = cast(Any, optax.scale_by_factored_rms(factored, min_dim_size_to_factor=1))
     state, expected = tx.init(params), reference.init({"w": params["w"].value})
     update = jax.jit(lambda g, s: tx.update(g, s, params))
-    sizes = np.array([1.0, 100.0, 1.0], np.float32)
     for seed in range(3):
         grads = {"w": jax.random.normal(jax.random.PRNGKey(seed), (5, 3))}
         updates, state = update(grads, state)
