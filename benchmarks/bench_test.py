@@ -28,7 +28,10 @@ def test_every_measurement_runs_and_stands_on_the_page(
     text, printed = (tmp_path / "RESULTS.md").read_text(), capsys.readouterr().out
     for name in bench.MEASUREMENTS:
         assert f"## {name.capitalize()}\n" in text and f"\n{name}: " in f"\n{printed}"
-    assert "it stopped with" not in text
+    for sides in ("exact / legacy", "exact / optax.partition", "exact / chain of masks",
+                  "import optax_bridge / import flax, optax", "trainer / plain loop"):  # fmt: skip
+        assert f" | {sides} | " in text
+    assert text.count(" | exact / optax | ") == 5 and "it stopped with" not in text
 
 
 def test_a_measurement_that_stops_is_told_and_one_that_is_not_named_does_not_run(
@@ -115,6 +118,8 @@ def test_the_interval_of_a_median_goes_by_ranks():
 
 
 def test_groups_are_the_same_three_ways():
+    half = problem.tree(problem.QUICK_TREE, "bfloat16")
+    assert {leaf.dtype.name for leaf in half.values()} == {"bfloat16"}
     params: Any = problem.equal_leaves(4, 2)
     for tx in growth._group(2).values():
         updates: Any = tx.update(jax.tree.map(jnp.ones_like, params), tx.init(params), params)[0]

@@ -186,7 +186,7 @@ OLD_NAMES = {
     "config.enable_omnistaging()": "None",
     "config.FLAGS.jax_enable_x64": "False",
     "__import__('jax.test_util').test_util.check_eq([x], [x])": "None",
-    "jnp.where(condition=x > 2, x=1.0, y=3.0).tolist()": "[3.0]",
+    "jnp.where(x > 2, x=1.0, y=3.0).tolist()": "[3.0]",
     "jax.nn.normalize(jnp.array([1.0, 3.0])).round(2).tolist()": "[-1.0, 1.0]",
     "__import__('jax.experimental.optimizers', fromlist=['x']).sgd.__name__": "'sgd'",
     "jax.device_put_replicated(x, jax.devices()[:1]).shape": "(1, 1)",

@@ -5,7 +5,6 @@ Its steps, recordings judge: `equivalence_tests/reference`.
 
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 import legacy_optim as optim
 
@@ -21,14 +20,6 @@ def test_a_python_number_is_a_parameter() -> None:
     optimizer = optimizer.apply_gradient({"a": 1.0, "w": jnp.ones((2, 3))})
     assert float(optimizer.target["a"]) == np.float32(1.9)
     assert optimizer.state.param_states["a"].scale == ()
-
-
-def test_errors_are_those_of_the_wrapped_optimizer() -> None:
-    optimizer = optim.WeightNorm(optim.Momentum()).create(jnp.ones((2, 3)))
-    with pytest.raises(ValueError, match=r"Momentum\(learning_rate="):
-        optimizer.apply_gradient(jnp.ones((2, 3)))
-    with pytest.raises(TypeError, match="Momentum has no hyper-parameter lr"):
-        optimizer.apply_gradient(jnp.ones((2, 3)), lr=1.0)
 
 
 def test_decay_is_of_directions_alone() -> None:
