@@ -31,6 +31,7 @@ def test_every_measurement_runs_and_stands_on_the_page(
     for sides in ("exact / legacy", "exact / optax.partition", "exact / chain of masks",
                   "import optax_bridge / import flax, optax", "trainer / plain loop"):  # fmt: skip
         assert f" | {sides} | " in text
+    assert text.count(" seconds / bar | 0.") == 2  # far below their bars
     assert text.count(" | exact / optax | ") == 5 and "it stopped with" not in text
 
 

@@ -31,8 +31,6 @@ SCRIPTS = {
     "leftovers": "import sys\nclass A:\n    def __del__(self): print('gone', __name__)\na = A()",
     "forks": "import os\nif os.fork() == 0:\n    print('child', flush=True)\nelse:\n"
     "    os.wait(); print('parent')",
-    "replaces-itself": "import os, sys\nprint(sys.argv[1:], flush=True)\nif len(sys.argv) < 9:\n"
-    "    os.execv(sys.executable, [sys.executable, __file__, *'12345678'])",
     "subprocess": "import sys; sys.path.pop(0)\nimport subprocess\nprint(subprocess.run("
     "[sys.executable, '-c', 'import sys; print(sys.argv, sys.path)'], capture_output=True))",
 }

@@ -249,7 +249,7 @@ writer.hparams({"rate": 0.1})
 writer.close()
 with open(glob.glob("summaries/*")[0], "rb") as file:
     written = file.read()
-print([name in written for name in (b"loss", b"rate")])
+print([name in written for name in (b"loss", b"| rate | 0.1 |")])
 """
 
 

@@ -113,11 +113,6 @@ def test_traversals_can_be_copied_and_pickled(again: Any) -> None:
     assert list(traversal.iterate({"a": Flax([1, 2], 3)})) == [1, 2]
 
 
-def test_dunder_names_are_no_attributes_to_traverse() -> None:
-    assert not hasattr(T, "__array__")
-    assert not hasattr(T["a"], "__jax_array__")
-
-
 PARAMS = {"x": {"kernel": 1, "bias": 2, "y": {"kernel": 3, "bias": 4}, "z": {}}}
 
 

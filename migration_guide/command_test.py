@@ -1,11 +1,13 @@
 """The command under bad conditions: long runs, Ctrl-C, odd files, files that others change."""
 
+import io
 import json
 import os
 import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from migration_guide import command
 from migration_guide.codemod import driver
@@ -35,6 +37,14 @@ def test_the_advice_counts_what_is_by_hand_not_what_is_only_remarked(tmp_path: P
         lines = command.advice(paths).splitlines()
         assert [line.endswith(expected) for line in lines] == [True, True]
         assert lines[0].startswith(f"  {paths[0]}: ")
+
+
+def test_a_bar_appears_on_a_terminal_where_it_takes_longer(tmp_path: Path):
+    _tree(tmp_path, 2)
+    for after, appears in ((0.0, True), (60.0, False)):
+        console = Console(file=(out := io.StringIO()), force_terminal=True)
+        report = command.with_bar([tmp_path], Options(), console, after)
+        assert (len(report.changed_files), "2/2" in out.getvalue()) == (2, appears)
 
 
 @pytest.mark.parametrize(("written", "said"), [(0, "nothing was"), (1, "1 of 3 files")])
