@@ -78,16 +78,22 @@ def test_states_of_other_transformations_are_refused_by_name():
     for definition, said in ((wrapped, r"no \['w'\].*\['mu'\]\['w'\]"), (own, "OptimizerState")):
         with pytest.raises(ValueError, match=rf"not that of .*{said}"):
             to_legacy(definition, params, state, 0)
+    optimizer = legacy_optim.Momentum(0.1).create(params)
+    narrow = jax.tree.map(jnp.float16, optimizer.state.param_states)
+    wrong = optimizer.replace(state=optimizer.state.replace(param_states=narrow))
+    with pytest.raises(ValueError, match=r"transformation has float32\[2\], the .* float16\[2\]"):
+        to_optax(wrong)
 
 
 def test_definitions_of_ones_own_go_there_and_back_alone_and_within_groups():
     params = {"w": jnp.ones(2), "b": jnp.ones(3)}
     own = Own(legacy_optim.Adam(0.1).hyper_params)
     weights = legacy_optim.ModelParamTraversal(lambda path, _: path == "/w")
-    for definition in (own, legacy_optim.MultiOptimizer((weights, own))):
+    groups = legacy_optim.MultiOptimizer((weights, own))
+    for definition, exact in ((own, True), (groups, True), (legacy_optim.LARS(0.1), False)):
         optimizer = definition.create(params)
         optimizer = optimizer.replace(state=jax.tree.map(lambda x: x + 2, optimizer.state))
-        _, state = to_optax(optimizer)
+        _, state = to_optax(optimizer, exact)
         back = to_legacy(definition, params, state, optimizer.state.step)
         jax.tree.map(np.testing.assert_array_equal, back.state, optimizer.state)
 

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
+from flax import serialization
 
 from optax_bridge.checkpoints import (
     CheckpointError,
@@ -18,7 +19,7 @@ from optax_bridge.checkpoints import (
     restore_checkpoint,
 )
 from optax_bridge.checkpoints import read as reading
-from optax_bridge.checkpoints.formats import Format
+from optax_bridge.checkpoints.formats import Format, flax_msgpack
 from optax_bridge.checkpoints.formats.flax_msgpack import write_msgpack
 from optax_bridge.checkpoints.formats.flax_msgpack.decode import decode
 from optax_bridge.checkpoints.hostile_test import zipped
@@ -149,6 +150,18 @@ def test_an_array_in_pieces_is_joined_in_whatever_form_they_are(count: int, as_l
     for start, stop in ((0, 48), (0, 0), (20, 30), (23, 25), (24, 48), (47, 48)):
         expected = np.arange(6.0).tobytes()[start:stop]
         assert read.bytes_at(start, stop).tobytes() == expected
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "int8"])
+def test_large_arrays_are_cut_as_flax_cuts_them(
+    dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (flax_msgpack, serialization):
+        monkeypatch.setattr(module, "MAX_CHUNK_SIZE", 24)
+    for size in (3, 6, 9, 24, 25):
+        tree, file = {"w": np.arange(size).astype(dtype)}, io.BytesIO()
+        write_msgpack(file, tree)
+        assert file.getvalue() == serialization.msgpack_serialize(tree, in_place=True)
 
 
 @pytest.mark.parametrize("error", [RecursionError("too deep"), KeyError("x"), MemoryError()])

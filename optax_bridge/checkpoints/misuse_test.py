@@ -15,7 +15,7 @@ from flax.training import checkpoints
 
 import legacy_optim
 import optax_bridge
-from optax_bridge import TrainState, convert_state, from_legacy
+from optax_bridge import TrainState, from_legacy
 from optax_bridge.checkpoints import (
     CheckpointError,
     convert_file,
@@ -28,6 +28,7 @@ from optax_bridge.checkpoints.layout import add_optimizer
 from optax_bridge.checkpoints.restore_test import ADAM, assert_taken_over, fresh, trained
 from optax_bridge.checkpoints.to_legacy import legacy_tree
 from optax_bridge.checkpoints.write import write
+from optax_bridge.training.in_memory import convert_state
 
 FILES = Path(__file__).parent / "testdata"
 MISUSED: dict[str, tuple[dict[str, Any], str]] = {
@@ -181,6 +182,11 @@ def test_members_of_a_population_do_not_go_back_as_one(tmp_path: Path) -> None:
 def test_what_is_in_hand_goes_back_by_a_definition_alone() -> None:
     with pytest.raises(TypeError, match=r"convert_state\(train_state\) needs optimizer_def="):
         convert_state(fresh(from_legacy(ADAM)))
+    ill = trained().replace(target=jax.tree.map(lambda leaf: leaf * np.nan, trained().target))
+    with pytest.raises(CheckpointError, match="NaN for finite numbers"):
+        convert_state(ill)  # whose definition it has
+    state: Any = convert_state(ill, allow_nan=True, exact=False)
+    assert "ScaleByAdamState" in str(state.opt_state)
 
 
 def test_a_square_kernel_by_rules_that_t5x_ignores_is_refused() -> None:

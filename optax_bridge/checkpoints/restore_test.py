@@ -71,6 +71,7 @@ def test_bytes_that_are_damaged_are_refused_as_a_file_is(subtests: pytest.Subtes
     for case, damaged in {"cut": data[:-30], "more": data + b"xx", "empty": b""}.items():
         with subtests.test(case), pytest.raises(CheckpointError, match="damaged or was cut short"):
             from_bytes(fresh(), damaged)
+    assert from_bytes(fresh(), data).params["dense"]["bias"].flags.writeable  # no view of bytes
 
 
 class Experiment(struct.PyTreeNode):
@@ -246,6 +247,9 @@ def test_what_a_program_put_into_the_dict_of_an_optimizer_is_listed() -> None:
         state = from_state_dict(fresh(), saved)
     assert warned[0].filename == __file__
     assert_taken_over(state)
+    beside = {"optimizer": serialization.to_state_dict(trained()), "note": np.ones(1)}
+    with pytest.warns(LeftOverWarning, match="note"):
+        from_state_dict(fresh(), beside)
     saved = serialization.to_state_dict(state) | {"flax_mutables": STATS}
     with pytest.raises(CheckpointError, match=r"\['flax_mutables'\].* in addition"):
         from_state_dict(fresh(), saved)

@@ -16,7 +16,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import legacy_optim
-from optax_bridge import TrainState, convert_state, from_legacy, state_shardings
+from optax_bridge import TrainState, from_legacy, state_shardings
 from optax_bridge.checkpoints import CheckpointError, restore_checkpoint
 from optax_bridge.checkpoints.devices import quiet_orbax
 from optax_bridge.checkpoints.testdata.write_t5x import write_t5x
@@ -94,23 +94,6 @@ def test_shardings_of_a_state(tmp_path: Path) -> None:
         assert [leaf.sharding for leaf in found] == wanted
     with pytest.raises(CheckpointError, match="state_shardings"):
         TrainState.from_legacy_checkpoint(FILES / "adagrad.msgpack", sharding=shardings)
-
-
-@pytest.mark.parametrize("exact", [True, False], ids=["exact", "optax"])
-def test_tree_in_memory_stays_where_it_is(exact: bool) -> None:
-    mesh = jax.make_mesh((8,), ("data",))
-    definition = legacy_optim.Momentum(0.1)
-    optimizer = definition.create({"w": jnp.ones((16, 4))}).apply_gradient({"w": jnp.ones((16, 4))})
-    rows = NamedSharding(mesh, P("data"))
-    optimizer = optimizer.replace(
-        target=jax.device_put(optimizer.target, rows),
-        state=optimizer.state.replace(
-            param_states=jax.device_put(optimizer.state.param_states, rows)
-        ),
-    )
-    state: Any = convert_state(optimizer, exact=exact)
-    for leaf in jax.tree.leaves((state.params, state.opt_state)):
-        assert leaf.ndim == 0 or leaf.sharding.is_equivalent_to(rows, 2)
 
 
 def test_leaves_are_placed_one_after_another(tmp_path: Path) -> None:

@@ -25,6 +25,12 @@ MISUSES = {
     "migrate, nothing": ("migrate", 2, "name at least one file or folder"),
     "inspect, no file": ("inspect missing", 2, "found nothing of that name. Check the path"),
     "inspect, another file": ("inspect notes.txt", 1, "expected a checkpoint", "b'hello"),
+    "inspect, names": ("inspect saved --names", 2, "--names and --like train.py:make_state go"),
+    "convert, suffix": ((*CONVERT[:2], "new.pt"), 2, "a PyTorch file: --to torch writes one"),
+    "convert, step": ((*CONVERT, "--step", "3"), 2, "--step is only for a checkpoint of PyTorch"),
+    "convert, program that ends": (
+        (*CONVERT, "--like", "ends.py:make"), 2, "ended with sys.exit(3): put the code",
+    ),
     "inspect, empty folder": ("inspect empty", 1, "such as checkpoint_100, found an empty folder"),
     "convert, class": ((*CONVERT, "--optimizer", "Adm(1)"), 2, "is Adam meant? Expected one of"),
     "convert, argument": (
@@ -61,6 +67,7 @@ def test_a_misuse_is_answered(name: str, tmp_path: Path, monkeypatch: pytest.Mon
     for file in ("old.py", "broken.py"):
         (tmp_path / file).write_text("from flax import optim\n\n\ndef make():\n    return optim\n")
     (tmp_path / "new.py").write_text("def make():\n    return None\n")
+    (tmp_path / "ends.py").write_text("raise SystemExit(3)\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     arguments, code, *parts = MISUSES[name]

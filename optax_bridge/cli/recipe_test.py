@@ -28,6 +28,8 @@ from optax_bridge.correspondence import ENTRIES
         ("Adafactor(0.1, epsilon2=0.5)", NO_EQUAL, "fixed at 1e-3"),
         ("Adagrad(0.1)", FOUND, "different"),
         ("Adam()", FOUND, "tx = optax.adam(learning_rate=learning_rate, b1=0.9,"),
+        ("WeightNorm(Adam())", FOUND, "optax.adam(learning_rate=learning_rate, b1=0.9,"),
+        ("torch.optim.SGD(lr=0.1)", FOUND, "`optax-bridge prove --only torch` proves"),
         ("WeightNorm(Adam(0.1))", FOUND, "public Optax has no equivalent of WeightNorm"),
         ("Momentum(0.1)", FOUND, "state: momentum is trace: optax.tree.get(opt_state, name) and"),
         ("LAMB(0.1)", FOUND, "state: grad_ema is mu, grad_sq_ema is nu: optax"),

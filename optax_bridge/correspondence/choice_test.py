@@ -32,6 +32,7 @@ def test_a_hyper_parameter_that_is_an_array_lifts_half_precision_to_its_dtype(ra
     choice = choose_recipe(legacy_optim.GradientDescent(rate))
     assert choice.kind == "exact" and "a hyper-parameter is an array" in choice.reason
     assert choose_recipe(legacy_optim.GradientDescent(rate), dtypes=FLOAT32).kind == "optax"
+    assert choose_recipe(legacy_optim.Momentum(0.1, beta=np.full(2, 0.9))).kind == "exact"
 
 
 def test_optax_is_taken_wherever_there_is_one_and_says_where_it_does_not_hold():

@@ -76,6 +76,7 @@ def test_the_rate_may_be_a_schedule(exact: bool):
         ("AdamW([{'params': a, 'lr': 1}])", ExpressionError, "optax_bridge.multi_optimizer"),
         ("optax.adamw(1e-3)", ExpressionError, "is not the AdamW of torch.optim"),
         ("SGD(nesterov=True)", ValueError, "a momentum above 0 and no dampening"),
+        ("SGD(momentum=0.9, dampening=0.1, nesterov=True)", ValueError, "and no dampening, found"),
         ("Rprop(etas=(1.0, 1.2))", ValueError, "etas below 1 and above it"),
         (optax.adam(1e-3), TypeError, "expected a constructor call as text"),
     ],
@@ -125,6 +126,8 @@ def test_groups_of_an_optimizer_become_groups_where_their_paths_are_said():
         definition: Any = torch_definition(optimizer, groups=groups, lr=rates)
         strict = from_torch(optimizer, groups=groups)
         same: Any = from_torch(optimizer_of("AdamW", kernels, kernels))
+        alike = torch_definition(optimizer_of("AdamW", kernels, kernels), groups=groups[1:])
+    assert len(alike.sub_optimizers) == 2  # as they are asked for
     settings = [(each.lr, each.weight_decay) for each in definition.sub_optimizers]
     assert settings == [(0.125, 0.01), (0.5, 0.01), (0.25, 0.0)]
     with pytest.raises(ValueError, match=r"groups\[0\]: expected 1 or more, found 0 of the 2 "):

@@ -242,6 +242,9 @@ def test_what_a_module_lacks_is_named_and_what_the_state_lacks_as_well() -> None
     assert int(_leaf(variables(model, nnx.RngCount))) == 3 * 2 + 1  # one key for each call
     with pytest.warns(LeftOverWarning, match="ema_params left over"):
         nnx_optimizer.hand_off(full_state(), NnxNorm(), rename=module_of, optimizer=nnx.Optimizer)
+    noisy = full_state().replace(rngs={"noise": jax.random.key(0)})
+    with pytest.warns(LeftOverWarning, match="rngs/noise left over"):
+        nnx_optimizer.hand_off(noisy, NnxNorm(), rename=module_of)
     plain = full_state().replace(batch_stats=None)
     with pytest.raises(
         ValueError, match=r"\['norm'\]\['mean'\], \['norm'\]\['var'\].*collections="
@@ -270,6 +273,10 @@ def test_what_is_not_finite_is_handed_over_only_where_asked(where: str) -> None:
     with pytest.raises(ValueError, match=rf"'{where}'.*NaN.*allow_nan"):
         nnx_optimizer.hand_off(state.replace(step=0), model)
     nnx_optimizer.hand_off(state.replace(step=0), model, allow_nan=True)
+    adam = optax_bridge.TrainState.create(apply_fn=None, params=params, tx=optax_bridge.adam(0.1))
+    negative = adam.opt_state._replace(nu=jax.tree.map(lambda x: x - 1, params))
+    with pytest.raises(ValueError, match="numbers of 0 or more"):
+        nnx_optimizer.hand_off(adam.replace(opt_state=negative), model)
 
 
 def test_parameters_of_another_type_are_said_or_refused() -> None:

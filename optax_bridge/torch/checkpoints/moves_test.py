@@ -16,6 +16,7 @@ from flax.traverse_util import unflatten_dict
 import optax_bridge
 from optax_bridge import CheckpointError, FullTrainState
 from optax_bridge.checkpoints.conversions import as_template
+from optax_bridge.checkpoints.moves import Move
 from optax_bridge.checkpoints.read import Read
 from optax_bridge.torch.checkpoints.draft import draft_names
 from optax_bridge.torch.checkpoints.files import description_of, moved_to_flax
@@ -148,7 +149,8 @@ def test_sgd_does_not_say_its_step(momentum: float) -> None:
 def test_an_optimizer_before_its_first_step_brings_parameters_alone(settings: Any) -> None:
     tree, like = saved((), None, **settings), template(optax.sgd(0.1, momentum=0.9))
     read = moved(tree, like)
-    assert read.origins["params", "fc", "kernel"].source == ("model", "fc.weight")
+    in_file = read.from_file(Move(("params", "fc", "kernel"), ("x",)))
+    assert str(in_file) == "['model']['fc.weight'] -> ['x'] (o i -> i o)"
     state = as_template(read, like, allow_nan=False).tree
     assert int(state.step) == 0
     np.testing.assert_array_equal(state.params["fc"]["bias"], tree["model"]["fc.bias"])
@@ -160,6 +162,8 @@ def test_what_cannot_be_moved_is_refused() -> None:
     state = optimizer["state"]
     refused(tree, "a.pt --names --like new.py:make > names.toml; .*--names names.toml", names=None)
     refused({"model": tensors}, "--params-only")
+    with pytest.raises(CheckpointError, match="a names file for a checkpoint of PyTorch"):
+        moved_to_flax(Read(Path("a"), "safetensors", tensors), None, names=None, step=None)
     refused({"optimizer": optimizer}, "one model's state dict, found none")
     refused(tree, "another optimizer", template(optax_bridge.torch.sgd(0.1, 0.9)))
     refused({**tree, "ema": tensors}, 'model = "..."')
@@ -172,6 +176,7 @@ def test_what_cannot_be_moved_is_refused() -> None:
     later = {**state, 2: {**state[2], "step": np.float32(4)}}
     for changed, expected in (
         ({"state": {**state, 9: state[2]}}, r"a state for each parameter, by index, .*9"),
+        ({"state": {"w": state[0]}}, "a state for each parameter, by index, .*w"),
         ({"param_groups": [{"params": ["w"]}]}, "a group's parameters by index, .*w"),
         ({"state": later}, "bn.weight 4.*Those that have no gradient"),
     ):
@@ -229,7 +234,9 @@ def test_a_tensor_of_two_names_is_one_parameter() -> None:
     views = {"w": square, "t": square.T, "e": square[0]}  # which begin where it does
     assert not torch_checkpoint({"model": views, "optimizer": optimizer}, "file").tied
     assert (list(found.order().names.values()), found.order().doubt) == (["w", "e", "d"], "")
-    text = draft_names(found, FullTrainState.create(None, {"w": weight}, optax.sgd(0.1)))
+    params = {"w": weight, "x": np.ones(7)}
+    text = draft_names(found, FullTrainState.create(None, params, optax.sgd(0.1)))
+    assert "# params/x [7]: nothing in PyTorch" in text and '# "e" [0]: nothing in Flax' in text
     assert 'drop = ["v"]\n' in text and text.count('"v"') == 1 and '"w" = "params/w"' in text
 
 
@@ -251,6 +258,8 @@ def test_an_array_is_taken_apart_there_and_joined_on_the_way_back() -> None:
     assert returned.keys() == {move.source for move in forward.moves}
     np.testing.assert_array_equal(returned["model", "w"], weight)
     np.testing.assert_array_equal(returned["optimizer", "state", "0", "max_exp_avg_sq"], moment)
+    with pytest.raises(CheckpointError, match=r"\['params'\]\['o'\] in addition"):
+        plan_to_torch(forward, {**arrays, ("params", "o"): weight}, "base").check()
     narrow = {path: np.float16(array) for path, array in arrays.items()}
     with pytest.raises(CheckpointError, match=r"\['w'\].*float16.*a base of the same model"):
         plan_to_torch(forward, narrow, "base").check()
@@ -309,6 +318,8 @@ def test_a_draft_marks_what_shapes_do_not_settle() -> None:
     assert "o (c s) -> (s c) o" in lines["2.weight"] and "unsure" in lines["2.weight"]
     assert "Dense_1/kernel" in lines["3.weight"] and "fits 2 places" in lines["3.weight"]
     assert "Dense_10/bias" in lines["4.bias"] and "unsure" in lines["4.bias"]
+    two = {"x/scale": (4,), "y/scale": (4,)}
+    assert "fits 2 places" in draft({"a.scale": (4,)}, two)["a.scale"]
     assert any("fits 1 place, as others do" in line for line in draft(shapes, fewer).values())
     eleven = {f"{number}.scale": (4,) for number in range(11)}
     modules = [f"params/m{number}/scale" for number in range(11)]

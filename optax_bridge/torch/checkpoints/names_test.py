@@ -31,6 +31,7 @@ def rules(tmp_path, text, names=NAMES):
         (MORE.replace("params/b", "params/a"), "each path once, found params/a"),
         (MORE + '"fc.wieght" = "params/w"', "is fc.weight meant"),
         (WHOLE + '"a.w" = "params//w"', "names.toml of this form"),
+        (WHOLE + '"a.w" = "w"', "names.toml of this form"),
         (WHOLE + '"a.w" = { to = "params/w", as = "o -> p" }', "both sides"),
         (WHOLE + '"a.w" = { to = "params/w", h = 2 }', "names.toml of this form"),
         (WHOLE + '"a.w" = { to = "params/w", as = "(o p) -> o p", o = 0 }', "names.toml of this"),
