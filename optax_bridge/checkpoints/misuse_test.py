@@ -15,7 +15,7 @@ from flax.training import checkpoints
 
 import legacy_optim
 import optax_bridge
-from optax_bridge import TrainState, from_legacy
+from optax_bridge import TrainState, convert_state, from_legacy
 from optax_bridge.checkpoints import (
     CheckpointError,
     convert_file,
@@ -28,7 +28,6 @@ from optax_bridge.checkpoints.layout import add_optimizer
 from optax_bridge.checkpoints.restore_test import ADAM, assert_taken_over, fresh, trained
 from optax_bridge.checkpoints.to_legacy import legacy_tree
 from optax_bridge.checkpoints.write import write
-from optax_bridge.training.in_memory import convert_state
 
 FILES = Path(__file__).parent / "testdata"
 MISUSED: dict[str, tuple[dict[str, Any], str]] = {

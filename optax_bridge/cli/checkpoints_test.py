@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -19,7 +20,9 @@ from optax_bridge import TrainState
 from optax_bridge.checkpoints import read_checkpoint
 from optax_bridge.checkpoints.testdata.optimizers import OPTIMIZERS
 from optax_bridge.cli.app import app
+from optax_bridge.cli.pytorch import report_returned
 from optax_bridge.metadata.paths import leaves
+from optax_bridge.torch.checkpoints.files import Returned
 
 FILES = Path(__file__).parents[1] / "checkpoints" / "testdata"
 ADAM = str(FILES / "adam.msgpack")
@@ -296,3 +299,14 @@ def test_of_a_folder_the_newest_is_converted_and_the_line_says_of_how_many(tmp_p
     assert "checkpoint_10, the newest of 2 (" in done.stdout, done.stderr
     done = bridge("convert", tmp_path / "run" / "checkpoint_2", tmp_path / "old", *AS_ADAM)
     assert "checkpoint_2 (" in done.stdout, done.stderr
+
+
+def test_a_file_of_pytorch_is_said_to_keep_what_the_state_does_not_have(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    done = Returned(read_checkpoint(ADAM), 3, 2, 16, {"epoch": 1}, ["bn.num_batches_tracked"])
+    options: Any = SimpleNamespace(json=False, base="b.pt", destination="a.pt")
+    report_returned(done, options)
+    own, others = capsys.readouterr().err.splitlines()
+    assert own == "note: set by your program, still as in b.pt: epoch = 1"
+    assert others.endswith("settings, lr among them, bn.num_batches_tracked")

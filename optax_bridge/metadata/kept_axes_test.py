@@ -14,7 +14,6 @@ import pytest
 from jax.sharding import AxisType
 
 import optax_bridge
-from optax_bridge.exact.boxed import boxes_handled
 from optax_bridge.metadata import axis_metadata
 
 P = nn.Partitioned
@@ -100,7 +99,7 @@ def mesh() -> Any:
 def test_the_state_lies_like_the_axes_that_it_keeps(name: str):
     tx = CASES[name]
     shardings = optax_bridge.opt_state_shardings(tx, PARAMS, mesh())
-    state = jax.eval_shape(boxes_handled(tx).init, PARAMS)
+    state = jax.eval_shape(optax_bridge.with_axis_metadata(tx).init, PARAMS)
     assert jax.tree.structure(shardings) == jax.tree.structure(state)
     for path, leaf in axis_metadata.leaves_with_path(state):
         axis_metadata.names_of(leaf, axis_metadata.keystr(path))  # raises where ranks differ
@@ -120,7 +119,7 @@ def kept(state: Any) -> set[tuple[Any, ...]]:
     "name", _named(["adafactor", "chain", *UNDER_COND, "masked", "partition", "asked for"])
 )
 def test_rows_and_columns_of_a_square_kernel_keep_their_own_names(name: str):
-    state = jax.eval_shape(boxes_handled(CASES[name]).init, PARAMS)
+    state = jax.eval_shape(optax_bridge.with_axis_metadata(CASES[name]).init, PARAMS)
     assert kept(state) == {("data",), ("model",)}
     rows = [
         leaf.names
@@ -141,5 +140,5 @@ def test_what_cannot_be_told_is_said_with_the_leaf_and_the_remedy():
     params: Any = {"kernel": PARAMS["kernel"]}
     tx = optax.GradientTransformationExtraArgs(init, update)  # type: ignore[arg-type]
     with pytest.warns(UserWarning, match=r"opt_state\['kernel'\].*\(128,\).*params\['kernel'\]"):
-        state: Any = boxes_handled(tx).init(params)
+        state: Any = optax_bridge.with_axis_metadata(tx).init(params)
     assert state["kernel"].names == (None,)
