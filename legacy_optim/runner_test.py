@@ -101,26 +101,6 @@ def test_defaults_are_those_of_that_time(
     assert ("jax_threefry_partitionable=False" in done.stderr) == (expected is THEN)
 
 
-LATE = """\
-import atexit, threading, time
-
-def late(what):
-    time.sleep(0.1)
-    from flax import optim
-    from jax import tree_multimap
-    print(what, optim.Adam(0.1).create(2.0).target, tree_multimap(max, [1], [2]))
-
-atexit.register(late, "end")
-threading.Thread(target=late, args=["thread"]).start()
-"""
-
-
-def test_old_names_answer_until_the_very_end(tmp_path: Path):
-    done = _run(tmp_path, LATE)
-    assert done.stdout.splitlines() == ["thread 2.0 [2]", "end 2.0 [2]"]
-    assert "3 old names used in 3 places" in done.stderr
-
-
 PROCESSES = """\
 import multiprocessing, subprocess, sys
 from concurrent import futures

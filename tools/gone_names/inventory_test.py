@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
@@ -48,14 +49,27 @@ def test_a_file_that_was_behind_ends_with_1_and_an_older_release_writes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     assert gone_names._text(INVENTORY) == gone_names.TARGET.read_text(encoding="utf-8")
-    file, inventory = tmp_path / "names.json", {**INVENTORY, "today": {"jax": "0.9.2"}}
+
+    def read(_: str, version: str, cache: Path) -> Any:
+        later = {"no_longer": {}} if version == "0.4.16" else {}
+        return releases.Read({"jax": {"tree_map": {}, "jit": {}, **later}}, cache.name)
+
+    monkeypatch.setattr(releases, "RELEASES", {"jax": ("jax", "0.2.0 x==0.2.5", "0.4.16")})
+    monkeypatch.setattr(releases, "read", read)
+    file = tmp_path / "names.json"
     monkeypatch.setattr(gone_names, "TARGET", file)
-    monkeypatch.setattr(gone_names, "_inventory", lambda cache: inventory)
-    new, newer = gone_names._text(inventory), json.dumps({"today": {"jax": "999.0"}})
-    for text, status in ((json.dumps(inventory), 1), (new, 0), (newer, 2)):
-        file.write_text(text)
-        assert gone_names.main([]) == status
-        assert file.read_text() == (text if status == 2 else new)
+    old, newer = (json.dumps({"today": {"jax": version}}) for version in ("0.9.2", "999.0"))
+    for text, status in ((old, 1), ("", 0), (newer, 2)):
+        file.write_text(text or file.read_text())
+        assert gone_names.main(["--cache", str(tmp_path / "cache")]) == status
+        assert status == 2 or json.loads(file.read_text()) == {
+            **{kind: {} for kind in KINDS},
+            "today": {"jax": jax.__version__},
+            "read": {"jax": [[version, "cache"] for version in ("0.2.0", "0.2.5", "0.4.16")]},
+            "names": {"jax": {"tree_map": 2}},
+            "moved": {"jax.tree_map": "jax.tree_util.tree_map"},
+        }
+    assert file.read_text() == newer
 
 
 def test_names_of_today_are_there_or_missing_or_cannot_be_known(

@@ -19,9 +19,11 @@ PACKAGE = {
     "    def put(self, much): pass\n"
     "@dataclass\nclass Data:\n    size: int\n    depth: int = 2\n"
     "@contextmanager\ndef scope(n): yield\nlimit: int = 3\nleft, right = 1, 2\n"
-    "def passed_on(f): return f\nsame = passed_on(f)\n",
+    "def passed_on(f): return f\nsame = passed_on(f)\n"
+    "class _Hidden:\n    def shared(self, s): pass\nclass Open(_Hidden): pass\n",
     "warns.py": "from small._private import Sub, f\nmade = made_p = Sub(1)\n"
     "try:\n    from small._private import f as tried\nexcept ImportError:\n    tried = None\n"
+    "import small._private as p\nnamed = p.Sub.make\nif p:\n    with open(__file__): inside = p.f\n"
     "_deprecations = {'old': ('use f', f), 'lost': ('it is gone', None)}\n",
     "shown.py": "import json\nfrom small._private import f as g\n"
     "def own(q): return json\n_hidden = 1\nvalue = 3\ndel value\n",
@@ -49,7 +51,8 @@ def test_both_ways_of_reading_see_the_same(tmp_path: Path):
     assert read["small"].keys() - modules == imported["small"].keys() - modules
     assert read["small"].keys() >= {"f", "Base", "Sub", "partial", "other", "right", *modules}
     assert all(read["small"][name] == {} for name in ("limit", "left", "scope"))
-    assert read["small.warns"].keys() == {"f", "old", "Sub", "made", "made_p", "tried"}
+    values = {"Sub", "made", "made_p", "tried", "named", "inside"}
+    assert read["small.warns"].keys() == {"f", "old", "p", *values}
     assert read["small.warns"]["made_p"] == {}
     assert read["small"]["f"] == {"keywords": ["a", "b"]}
     attributes = {"make": ["size"], "put": ["much"], "shape": [], "y": []}
@@ -58,8 +61,10 @@ def test_both_ways_of_reading_see_the_same(tmp_path: Path):
     assert read["small.warns"]["made"] == {"attributes": {**attributes, "z": []}}
     assert read["small.shown"] == {"g": {"keywords": ["a", "b"]}, "own": {"keywords": ["q"]}}
     assert read["small.below"].keys() >= {"own", "h", "at_run"}
-    for name in ("f", "Sub", "Data", "same"):
+    for name in ("f", "Sub", "Data", "Open", "same"):
         assert imported["small"][name] == read["small"][name], name
+    for name in ("Sub", "named", "inside"):
+        assert imported["small.warns"][name] == read["small.warns"][name], name
     for module in ("small.shown", "small.below"):
         assert imported[module] == read[module], module
     assert imported["small.below.deep"].keys() == read["small.below.deep"].keys()
