@@ -72,14 +72,6 @@ def test_scan_carries_a_state_that_holds_an_optimizer() -> None:
     assert serialization.to_state_dict(state)["optimizer"].keys() == {"target", "state"}
 
 
-@pytest.mark.parametrize("definition", DEFINITIONS.values(), ids=DEFINITIONS)
-def test_double_precision(definition: optim.OptimizerDef) -> None:
-    jax.config.update("jax_enable_x64", True)
-    optimizer = definition.create({"w": jnp.ones((2, 3))}).apply_gradient({"w": jnp.ones((2, 3))})
-    assert optimizer.target["w"].dtype == jnp.float64
-    assert optimizer.state.step.dtype == jnp.int32
-
-
 class SignDescent(optim.OptimizerDef):
     """A definition as users write them."""
 

@@ -135,6 +135,17 @@ def test_the_reference_has_every_subcommand_and_its_options():
         assert part in text
 
 
+def test_marks_are_filled_in_with_menus_and_the_way_to_install():
+    index = generated.filled_in(TEXTS[cells.SOURCE / "index.md"])
+    pages = [_name(page) for page in PAGES if _name(page).startswith("torch/")]
+    menu = ["```{toctree}", ":hidden:", ":caption: From PyTorch", "", *pages, "```"]
+    assert "\n".join(menu) in index and ":caption: Examples\n\nexamples\n" in index
+    assert not any("<!-- generated" in generated.filled_in(text) for text in TEXTS.values())
+    installs = [generated.install_markdown(*where) for where in ((), ("notebook",))]
+    assert all("[all]" in text and "https://" in text for text in installs)
+    assert installs[1].startswith("    %pip install ")
+
+
 def test_docstrings_become_rest():
     head = ["`f`, two `Call`s:", ""]
     code = ["    x = f(1)", "    y = x", "", "Returns:", "  One: or none,", "      as `f` has it."]

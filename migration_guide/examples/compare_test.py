@@ -106,4 +106,5 @@ def test_figures_are_shown_beside_earlier_ones_and_a_fault_ends_with_1(
     for lines, measured in zip(drawn, page.results()["examples"].values(), strict=True):
         assert max(lines["after"]) <= measured["from_recorded"] + 1e-7  # seven digits are kept
         assert max(lines["other last bits"]) <= measured["nudged"] + 1e-7
+    assert (page._burden(0), page._burden(2)[:20]) == ("did nothing else", "had 2 other processe")
     assert "| 1e-07 apart |" in page.table({"mnist": row | {"from_before": 1e-7}})
