@@ -102,7 +102,7 @@ def test_defaults_are_those_of_that_time(
 
 
 PROCESSES = """\
-import multiprocessing, subprocess, sys
+import multiprocessing, os, subprocess, sys
 from concurrent import futures
 from flax import optim, struct
 
@@ -114,6 +114,7 @@ def work(x):
     return Result(optim.Momentum(0.1).create(float(x)).target)
 
 if __name__ == "__main__":
+    os.fork() or sys.exit()  # its end is not the end of the program
     context = multiprocessing.get_context("spawn")
     with futures.ProcessPoolExecutor(1, mp_context=context) as pool:
         print(list(pool.map(work, [1, 2])))
