@@ -56,6 +56,18 @@ def test_where_a_count_stands_still_is_said(dtype: Any, most: int):
     assert f"the first {most - 1} steps" in str(proof) and proof.scope.steps == most - 1
 
 
+def test_a_count_whose_start_is_not_known_is_assumed_to_move():
+    def side(step: Any) -> Any:
+        return lambda params: params["k"].sum(), lambda grads, n, params: (
+            jax.tree.map(lambda p, g: step(p, g, n), params, grads),
+            n + 1,
+        )
+
+    both = side(lambda p, g, n: p - 3 * g * n), side(lambda p, g, n: p - g * n - 2 * g * n)
+    proof = prove_equivalence(*both, PARAMS)
+    assert "is below 16777216, where it stands still" in str(proof)
+
+
 def test_of_several_cases_the_fewest_steps_are_said():
     def left(hp: Any) -> Any:
         dtype = jnp.bfloat16 if hp["decay"] == 0 else jnp.float32

@@ -63,6 +63,14 @@ def test_every_combination_of_numbers_that_are_asked_for_is_a_case():
     assert proof.verdict == IDENTICAL
 
 
+def test_more_cases_than_are_proved_are_refused():
+    def side(hp: Any) -> Any:
+        return optax.sgd(1.0 if any(hp["rate"] == n for n in range(2, 19)) else 2.0)
+
+    with pytest.raises(ProofError, match="more than 16 cases"):
+        prove_equivalence(side, side, PARAMS, hyper_params={"rate": 0.5})
+
+
 @pytest.mark.parametrize("asked_by", [0, 1], ids=["left", "right"])
 def test_a_number_that_either_side_asks_for_is_a_case(asked_by: int):
     def asking(hp: Any) -> Any:

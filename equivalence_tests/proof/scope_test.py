@@ -33,13 +33,9 @@ ONE_RANK = {
     "len": lambda g: g.ndim > 5 and len(g) > 5,
 }
 ONE_SIZE = {
-    "in a set": lambda g: g.shape in {(7, 7, 64, 64)},
     "getattr": lambda g: getattr(g, "sha" + "pe") == (640,),
     "text of the array": lambda g: "640" in repr(g),
     "type": lambda g: jax.typeof(g) == jax.ShapeDtypeStruct((640,), g.dtype),
-    "shape and dtype": lambda g: (
-        jax.ShapeDtypeStruct(g.shape, g.dtype) == jax.ShapeDtypeStruct((640,), g.dtype)
-    ),
     "in a set of shapes and dtypes": lambda g: (
         jax.ShapeDtypeStruct(g.shape, g.dtype) in {jax.ShapeDtypeStruct((640,), g.dtype)}
     ),

@@ -23,7 +23,6 @@ IMPORT_FORMS = {
     "name-alias": "from flax.optim import Adam as A\nD = A\n",
     "submodule": "from flax.optim.adam import Adam\nD = Adam\n",
     "submodule-module": "from flax.optim import adam\nD = adam.Adam\n",
-    "parentheses": "from flax import (\n    optim,\n    struct,\n)\nD = optim.Adam\nstruct\n",
 }
 
 
@@ -166,10 +165,6 @@ ORDERED = {
     "below-what-sets-jax-up": (
         "import jax\nfrom flax import optim\n\njax.config.update('a', 1)\n",
         "import jax\n\njax.config.update('a', 1)\nimport optax\nimport optax_bridge\n",
-    ),
-    "below-what-may-set-jax-up": (
-        "import zsetup\nfrom flax import optim\n",
-        "import zsetup\nimport optax\nimport optax_bridge\n",
     ),
 }
 

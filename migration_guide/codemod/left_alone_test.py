@@ -58,6 +58,7 @@ NO_OPS = {
         "def f(optimizer, g):\n    return optimizer.target, optimizer.state.step\n"
     ),
     "flax-given-on": "import flax\nf(flax, 'optim')\ngetattr(flax)\ngetattr(f, 'optim')\n",
+    "cell-of-a-size": "from flax import linen as nn\nx = nn.LSTMCell(4)\n",
     "nothing-flax": "class A:\n    target = 1\nA.target\n",
 }
 
@@ -73,10 +74,6 @@ BY_HAND = {
     "module-as-value": ("f(optim)", "called in code outside this migration"),
     "unclear-optimizer": ("def f(optimizer): return optimizer.target", "The code does not say so"),
     "unclear-by-use": ("def f(x): return x.target, x.state.step", "The code does not say so"),
-    "unclear-parts": (
-        "x = treedef.unflatten(leaves)\nprint(x.target, x.optimizer_def)",
-        "The code does not say so",
-    ),
     "unclear-step": ("def f(s): return s.optimizer.state.step", "The code does not say so"),
     "unclear-definition": (
         "def f(opt_def): return opt_def.create(p, focus=t)",
@@ -95,6 +92,7 @@ BY_HAND = {
         "x = getattr(optim.Adam(1.0).create(p), name)",
         "looked up by a string",
     ),
+    "attribute-set": ("setattr(optim.Adam(1.0).create(p), name, x)", "looked up by a string"),
     "method-as-value": ("f = optim.Adam(1.0).create(p).apply_gradient", "taken as a value"),
     "pattern": ("match x:\n    case optim.Optimizer(target=t):\n        pass", "in a pattern"),
     "method-of-a-definition": ("optim.Adam(1.0).derive_axes(p)", ".derive_axes of a definition"),
@@ -104,8 +102,10 @@ BY_HAND = {
         "optim.Adam(1.0).create(p).apply_gradient(g, *kw)",
         "write out the hyper-parameters",
     ),
+    "position": ("optim.Adam(1.0).create(p).apply_gradient(g, hp)", "write out the hyper-param"),
     "moments": ("optim.Adam(1.0).create(p).state.param_states", "is now split"),
     "replace-state": ("optim.Adam(1.0).create(p).replace(state=s)", "fields of the TrainState"),
+    "class-asserted": ("t.assertIsInstance(d, optim.Adam)", "cannot be asked of a transform"),
     "class-compared": ("type(d) is optim.Adam", "cannot be asked of a transformation"),
     "replicate": ("optim.Adam(1.0).create(p).replicate()", "pmean"),
     "replicate-and-a-plain-step": (

@@ -16,6 +16,11 @@ def test_half_of_what_belongs_together_is_left_to_a_person():
     assert ["pmean" in m.text for m in result.messages if m.by_hand] == [True]
 
 
+def test_gradients_of_optimize_are_averaged():
+    code = f"{IMPORTS}{SETUP}opt = opt.replicate()\nopt, loss = opt.optimize(f)\n"
+    assert "apply_gradients(grads=jax.lax.pmean(grads, " in rewrite(code, Options()).code
+
+
 def test_optimizers_over_axes_of_two_names_are_left_to_a_person():
     code = (
         f"{IMPORTS}{SETUP}other = optim.Adam(0.1).create(p)\nopt = opt.replicate(axis_name='a')\n"
