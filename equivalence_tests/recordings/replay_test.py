@@ -358,5 +358,6 @@ def test_recorder_refuses(tmp_path: Path):
     step_read = read(tmp_path / "run.rec").steps[0]
     assert step_read.trees["grads"] == step_read.trees["raw_grads"] == {("w",): None}
     assert step_read.batch == digest(tree)
+    assert digest({"a": 1, "b": 2}) == digest({"b": 2, "a": 1}) != digest({"a": 2, "b": 1})
     with pytest.raises(ValueError, match="already exists; name another"):
         Recorder(tmp_path / "run.rec")
