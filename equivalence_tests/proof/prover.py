@@ -122,7 +122,7 @@ def _prove_case(pair: tuple[MakeSide, MakeSide], case: Case) -> CaseProof:
     best = induction.prove(World(inputs), programs, Level.IDENTICAL, hints)
     if best.level is Level.IDENTICAL:
         return done(best)
-    stopped, search = "", Search(pair, inputs)
+    stopped, search = "", Search(pair, inputs, None if inputs.numbers else programs)
     try:
         if (example := search.find_quickly()) is not None:
             return done(best, counterexample=example)

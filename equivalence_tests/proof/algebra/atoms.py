@@ -40,6 +40,11 @@ class Atom:
     integer: bool = False
     order: int = 0
 
+    @property
+    def is_condition(self) -> bool:
+        """True of an indicator: 1 where its condition holds, else 0."""
+        return self.kind in ("positive", "zero")
+
 
 def symbols_of(index: tuple[Index, ...]) -> frozenset[str]:
     """The symbols that occur in indices."""
@@ -99,7 +104,7 @@ def _atom_text(atoms: Sequence[Atom], atom: Atom) -> str:
         return _index(atom.index[0])
     if atom.kind == "root":
         return f"sqrt({args[0]})" if atom.order == 2 else f"root{atom.order}({args[0]})"
-    if atom.kind in ("positive", "zero"):
+    if atom.is_condition:
         return f"[{args[0]} {'> 0' if atom.kind == 'positive' else '= 0'}]"
     if atom.kind == "sum":
         bound = ", ".join(f"{name} < {size}" for name, size in atom.bound)

@@ -69,7 +69,7 @@ class Cases:
         """The condition in a value with the fewest terms; None without any."""
         atoms = self.algebra.atoms
         gens = self.algebra.generators(value.num)
-        gens = [gen for gen in gens if atoms[gen].kind in ("positive", "zero")]
+        gens = [gen for gen in gens if atoms[gen].is_condition]
         return min(gens, key=lambda gen: (len(atoms[gen].args[0].num), gen), default=None)
 
     def _with_zero(self, value: Rat, region: Region, zero: fmpq_mpoly) -> tuple[Rat, Region]:

@@ -219,7 +219,7 @@ class Conditions(Signs):
     def compared_positions(self, value: Rat) -> set[Index]:
         """The indices whose numbers conditions in a value compare."""
         atoms = [self.atoms[gen] for gen in self.atoms_of(value)]
-        tests = [atom.args[0] for atom in atoms if atom.kind in ("positive", "zero")]
+        tests = [atom.args[0] for atom in atoms if atom.is_condition]
         compared = [self.atoms[gen] for gen in self.atoms_of(*tests)]
         return {index for atom in compared if atom.kind == "index" for index in atom.index}
 

@@ -41,6 +41,7 @@ class Quotients:
         self.by_key: dict[Hashable, int] = {}
         self._fresh = itertools.count()
         self._special: set[int] = set()
+        self._related: list[int] = []  # roots and conditions, which have relations
         self._labels: dict[int, int] = {}
         self._capacity = capacity
         self.ctx = fmpq_mpoly_ctx.get([f"g{i}" for i in range(capacity)], Ordering.lex)
@@ -90,17 +91,25 @@ class Quotients:
 
     def _apply_relations(self, poly: fmpq_mpoly) -> tuple[fmpq_mpoly, fmpq_mpoly]:
         """Numerator and denominator of a polynomial after all relations."""
-        poly, den = poly, self.one
+        den = self.one
         while True:
             if len(poly) > MOST_TERMS:
                 raise Undecided(f"a normal form has more than {MOST_TERMS} terms")
-            for gen in self.generators(poly):
+            if not self._related:
+                return poly, den
+            degrees = poly.degrees()
+            gens = [gen for gen in reversed(self._related) if degrees[gen]]
+            conditions = sum(self.atoms[gen].is_condition for gen in gens)
+            for gen in gens:
                 atom = self.atoms[gen]
-                if atom.kind == "root" and poly.degrees()[gen] >= atom.order:
-                    poly, factor = self._root_out(poly, gen)
-                    den = den * factor
-                    break
-                if atom.kind in ("positive", "zero") and (new := self._apply_indicator(poly, gen)):
+                if atom.kind == "root":
+                    if degrees[gen] >= atom.order:
+                        poly, factor = self._root_out(poly, gen)
+                        den = den * factor
+                        break
+                elif (degrees[gen] > 1 or conditions > 1) and (
+                    new := self._apply_indicator(poly, gen)
+                ):
                     poly = new[0]
                     break
             else:
@@ -125,7 +134,7 @@ class Quotients:
         on = sum((row for power, row in rows.items() if power), self.ctx.constant(0))
         changed = any(power > 1 for power in rows)
         for other in self.generators(on):
-            if other == gen or self.atoms[other].kind not in ("positive", "zero"):
+            if other == gen or not self.atoms[other].is_condition:
                 continue
             if (implied := self._follows(atom, self.atoms[other])) is not None:
                 parts = self.coefficients(on, other)
@@ -178,12 +187,13 @@ class Quotients:
 
     def _with_equal_numbers(self, num: fmpq_mpoly, den: fmpq_mpoly) -> fmpq_mpoly:
         """A numerator with the numbers that conditions say atoms are: 3 times `[x = 3]` for x."""
-        for gen in self.generators(num):
-            if self.atoms[gen].kind != "zero":
+        zeros = [gen for gen in reversed(self._related) if self.atoms[gen].kind == "zero"]
+        for gen in zeros:
+            degrees = num.degrees()
+            if not degrees[gen]:
                 continue
             argument = self.atoms[gen].args[0].num
             (inner, *others) = self.generators(argument)
-            degrees = num.degrees()
             if others or not degrees[inner] or argument.total_degree() > 1:
                 continue
             if self.occurs(inner, Rat(den, self.one)):
@@ -265,6 +275,8 @@ class Quotients:
             if number == self._capacity:
                 raise CapacityExceeded(f"a normal form has more than {number} atoms")
             self.atoms.append(atom)
+            if atom.kind == "root" or atom.is_condition:
+                self._related.append(number)
         self.by_key[key] = number
         return Rat(self.generator(number), self.one)
 
@@ -348,7 +360,7 @@ class Quotients:
         """A function of values, case by case of their indicators."""
         for gen in self.atoms_of(*args):
             atom = self.atoms[gen]
-            if atom.kind in ("positive", "zero") and not atom.free & bound:
+            if atom.is_condition and not atom.free & bound:
                 break
         else:
             if self._special and self.is_special(*args):

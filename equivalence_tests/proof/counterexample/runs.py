@@ -41,9 +41,13 @@ class Pair:
 
     def runs(self, params: Arrays, grads: Grads, compiled: bool = True) -> list[list[Arrays]]:
         """Each side's parameters at the start and after every step, in its program's dtypes."""
-        how = _compile if compiled else _interpret
+        # A start is not worth a compilation: it runs once.
+        start, step = (core.jaxpr_as_fun, _compile) if compiled else (_interpret, _interpret)
         with self.context():
-            return [_trajectory(side, params, grads, how) for side in self.sides]
+            return [
+                _trajectory(side, params, grads, start(side.start), step(side.step))
+                for side in self.sides
+            ]
 
     def exactly(self, params: Arrays, grads: Grads) -> list[tuple[arb, arb]]:
         """Both sides' last parameters as balls, entry by entry."""
@@ -116,10 +120,13 @@ def _interpret(jaxpr: core.ClosedJaxpr) -> Callable[..., Arrays]:
 
 
 def _trajectory(
-    side: Program, params: Arrays, grads: Grads, how: Callable[..., Callable[..., Arrays]]
+    side: Program,
+    params: Arrays,
+    grads: Grads,
+    start: Callable[..., Arrays],
+    step: Callable[..., Arrays],
 ) -> list[Arrays]:
-    count, step = len(side.paths), how(side.step)
-    results = how(side.start)(*cast(params, side.start))
+    count, results = len(side.paths), start(*cast(params, side.start))
     seen = [results[count:]]
     for each in grads:
         results = step(*results[:count], *cast(each, side.step))

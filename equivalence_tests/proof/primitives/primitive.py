@@ -118,7 +118,7 @@ class Scalars:
             counts = sum(
                 power
                 for gen, power in enumerate(monomial)
-                if power and self.algebra.atoms[gen].kind not in ("positive", "zero")
+                if power and not self.algebra.atoms[gen].is_condition
             )
             most += abs(int(coefficient)) * FEWEST_STEPS**counts
         return is_in_range(most, dtype)
