@@ -170,6 +170,9 @@ MISFITS = {
     "step_float": (_set("state", "step", value=np.float32(1)), r"\['step'\]"),
     "step_empty": (_set("state", "step", value=np.ones(0, np.int32)), r"\['step'\]"),
     "state_of_an_array": (_set(*KERNEL, value=np.ones(3)), "the fields of a parameter's state"),
+    "step_of_truth": (_set("state", "step", value=True), r"\['step'\]"),
+    "entry_too_many": (_set("more", value=1), r"\['more'\]: expected an optimizer's target"),
+    "entry_in_the_state": (_set("state", "more", value=1), r"\['state'\]\['more'\]: expected"),
     "no_target": (_set("target", value=None), "an optimizer"),
     "target_text": (_set("target", value="x"), r"\['target'\]"),
 }

@@ -90,6 +90,8 @@ def test_a_class_of_ones_own_is_wrapped_whatever_is_asked_for():
 def test_another_kind_of_recipe_is_refused():
     with pytest.raises(ValueError, match="expected one of auto, exact, optax, found 'best'"):
         choose_recipe(legacy_optim.Adam(0.1), "best")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"names of floating-point dtypes, .*int8"):
+        choose_recipe(legacy_optim.Adam(0.1), dtypes={"float32", "int8"})
 
 
 def test_every_claim_says_of_both_half_precisions_whether_it_holds_and_how_that_is_known(

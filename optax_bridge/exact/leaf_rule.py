@@ -104,7 +104,7 @@ class LeafRule:
         self, grads: Updates, state: OptState, params: Params | None = None, **extra: Extra
     ) -> tuple[Updates, OptState]:
         """Optax's path: updates in the dtype of gradient and parameter, and new state."""
-        if not hasattr(state, "count"):
+        if "count" not in getattr(state, "_fields", ()):  # every tuple has a method of that name
             wanted = getattr(self.state_type, "__name__", "its own")
             raise TypeError(
                 f"state: expected {wanted}, as init(params) returns, found {type(state).__name__}"

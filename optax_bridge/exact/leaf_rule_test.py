@@ -54,6 +54,8 @@ def test_a_decay_that_is_a_known_array_is_looked_at_while_jit_traces():
     tx = optax_bridge.adam(0.1, weight_decay=jnp.ones([]))
     with pytest.raises(ValueError, match="needs the parameters"):
         jax.jit(tx.update)(grads, tx.init(grads))
+    with pytest.raises(TypeError, match="state: expected AdamState, as init"):
+        tx.update(grads, (), grads)
     with pytest.raises(ValueError, match=r"^grads.*Differentiate"):
         tx.update({"v": grads}, tx.init({"w": grads}), {"w": grads})
 

@@ -150,6 +150,9 @@ def test_11_params_axes_become_boxes_and_back():
                  OldStack().apply(variables, jnp.ones((2, 4)))[0])  # fmt: skip
     with pytest.raises(ValueError, match="stack/kernel"):
         param_axes.boxes_from_param_axes({}, variables["params_axes"])
+    short = {"kernel_axes": partitioning.AxisMetadata(("embed",))}
+    with pytest.raises(ValueError, match=r"\['kernel'\].*names 1 axes"):
+        param_axes.boxes_from_param_axes({"kernel": jnp.ones((2, 3))}, short)
     with pytest.raises(ValueError, match="already has boxes"):
         param_axes.boxes_from_param_axes(boxed, variables["params_axes"])
     more = {**variables["params"], "plain": jnp.ones(2)}

@@ -79,6 +79,8 @@ def test_the_rate_may_be_a_schedule(exact: bool):
         ("SGD(momentum=0.9, dampening=0.1, nesterov=True)", ValueError, "and no dampening, found"),
         ("Rprop(etas=(1.0, 1.2))", ValueError, "etas below 1 and above it"),
         (optax.adam(1e-3), TypeError, "expected a constructor call as text"),
+        (type("AdamW", (), {"param_groups": []})(), TypeError, r"found optax_bridge.*\.AdamW"),
+        ("AdamW(betas=(0.9, 0.99, 0.5))", ExpressionError, "a tuple of 2, each a number from 0"),
     ],
 )
 def test_what_cannot_be_taken_over_says_what_to_do(

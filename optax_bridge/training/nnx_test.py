@@ -98,16 +98,6 @@ def test_the_same_trajectory_after_a_hand_off_in_mid_training(entry: Entry):
         np.testing.assert_array_equal(ours, theirs)
 
 
-def test_the_optax_nnx_optimizer_is_driven_as_well():
-    state, model = linen_state(optax.sm3(0.1)), Nnx()
-    optimizer = nnx_optimizer.hand_off(state, model, rename=rename, optimizer=nnx.Optimizer)
-    for _ in range(3):
-        state = linen_step(state)
-        nnx_step(model, optimizer)
-    for ours, theirs in in_order(state.params, model):
-        np.testing.assert_array_equal(ours, theirs)
-
-
 def test_update_returns_what_it_added():
     model = Nnx()
     optimizer = nnx_optimizer.Optimizer(model, optax_bridge.sgd(0.5), wrt=nnx.Param)

@@ -18,8 +18,15 @@ import optax
 import pytest
 from flax import serialization
 
+import legacy_optim
 import optax_bridge
-from optax_bridge import CheckpointError, FullTrainState, restored_into
+from optax_bridge import (
+    CheckpointError,
+    FullTrainState,
+    UnsupportedSetting,
+    convert_state,
+    restored_into,
+)
 from optax_bridge.checkpoints import (
     LeftOverWarning,
     from_state_dict,
@@ -238,3 +245,18 @@ def test_the_state_of_a_named_chain_comes_back(is_by_index: bool) -> None:
     assert jax.tree.structure(serialization.from_state_dict(fresh, tree)) == jax.tree.structure(
         saved
     )
+
+
+def test_what_is_in_hand_goes_back_by_a_definition_alone() -> None:
+    adam = legacy_optim.Adam(0.1)
+    optimizer = adam.create(PARAMS)
+    with pytest.raises(TypeError, match=r"convert_state\(train_state\) needs optimizer_def="):
+        convert_state(convert_state(optimizer))
+    ill = optimizer.replace(target=jax.tree.map(lambda leaf: leaf * np.nan, PARAMS))
+    with pytest.raises(CheckpointError, match="finite numbers"):
+        convert_state(ill)  # whose definition it has
+    state: Any = convert_state(ill, allow_nan=True, exact=False)
+    assert "ScaleByAdamState" in str(state.opt_state)
+    mixed = adam.create({"a": jnp.ones(1), "b": jnp.ones(1, jnp.bfloat16)})
+    with pytest.raises(UnsupportedSetting, match="in bfloat16"):
+        convert_state(mixed, exact=False)

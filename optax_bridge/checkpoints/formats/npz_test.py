@@ -29,6 +29,9 @@ def test_optimizer_under_opt_comes_along(name: str, holder: str, tmp_path: Path)
     assert int(state.step) == 4
     assert state.params["scale"].dtype == tree["target"]["scale"].dtype
     np.testing.assert_array_equal(state.params["scale"], tree["target"]["scale"])
+    np.savez(tmp_path / "swapped.npz", w=np.arange(3, dtype=">f4"))
+    swapped = read_checkpoint(tmp_path / "swapped.npz").tree["w"]
+    assert swapped.dtype.isnative and np.asarray(swapped).tolist() == [0, 1, 2]
     named[f"{holder}/state/param_states/more/v".strip("/")] = np.ones(3)
     np.savez(tmp_path / "more.npz", **named)
     with pytest.raises(CheckpointError, match=r"names of the target.*'more'"):

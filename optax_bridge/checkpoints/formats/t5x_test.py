@@ -168,6 +168,7 @@ def one_array(folder: Path, version: int, array: np.ndarray, **changes: Any) -> 
 
 def test_version_2_has_bfloat16_as_uint16(tmp_path: Path) -> None:
     expected = np.arange(12, dtype=np.float32).reshape(3, 4).astype(ml_dtypes.bfloat16)
+    assert one_array(tmp_path / "one", 1, expected).dtype == ml_dtypes.bfloat16
     found = one_array(tmp_path / "two", 2, expected)
     assert found.dtype == ml_dtypes.bfloat16
     np.testing.assert_array_equal(found, expected)

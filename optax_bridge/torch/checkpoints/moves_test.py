@@ -162,8 +162,13 @@ def test_what_cannot_be_moved_is_refused() -> None:
     state = optimizer["state"]
     refused(tree, "a.pt --names --like new.py:make > names.toml; .*--names names.toml", names=None)
     refused({"model": tensors}, "--params-only")
-    with pytest.raises(CheckpointError, match="a names file for a checkpoint of PyTorch"):
-        moved_to_flax(Read(Path("a"), "safetensors", tensors), None, names=None, step=None)
+    names: Any
+    for kind, names, remedy in (("safetensors", None, "Make it"), ("Orbax", NAMES, "Leave")):
+        with pytest.raises(CheckpointError, match=f"a names file for a checkpoint.*{remedy}"):
+            moved_to_flax(Read(Path("a"), kind, tensors), None, names=names, step=None)
+    names = {key: value for key, value in NAMES.items() if key != "order"}
+    refused(tree, "states that belong to one parameter each", names=names)
+    refused(tree, "a template with one TrainState.*2 of them", [template(), template()])
     refused({"optimizer": optimizer}, "one model's state dict, found none")
     refused(tree, "another optimizer", template(optax_bridge.torch.sgd(0.1, 0.9)))
     refused({**tree, "ema": tensors}, 'model = "..."')
@@ -260,9 +265,10 @@ def test_an_array_is_taken_apart_there_and_joined_on_the_way_back() -> None:
     np.testing.assert_array_equal(returned["optimizer", "state", "0", "max_exp_avg_sq"], moment)
     with pytest.raises(CheckpointError, match=r"\['params'\]\['o'\] in addition"):
         plan_to_torch(forward, {**arrays, ("params", "o"): weight}, "base").check()
-    narrow = {path: np.float16(array) for path, array in arrays.items()}
-    with pytest.raises(CheckpointError, match=r"\['w'\].*float16.*a base of the same model"):
-        plan_to_torch(forward, narrow, "base").check()
+    for change in (np.float16, lambda array: array[..., :1] if array.ndim else array):
+        other = {path: change(array) for path, array in arrays.items()}
+        with pytest.raises(CheckpointError, match=r"\['w'\].*float.*a base of the same model"):
+            plan_to_torch(forward, other, "base").check()
 
 
 def test_statistics_along_axes_move_where_the_parameter_lies_as_it_did() -> None:

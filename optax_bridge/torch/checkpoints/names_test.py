@@ -57,6 +57,7 @@ def test_what_it_does_not_say_is_refused_by_name(tmp_path, text, expected):
         ("o i -> i o", {}, (2,), "2 axes"),
         ("(h d) i -> i h d", {}, (4, 3), "size of h or d"),
         ("(h d) i -> i h d", {"h": 3}, (4, 3), "h d in 4"),
+        ("(h d) i -> i h d", {"h": 2, "d": 1}, (4, 3), "h d in 4"),
     ],
 )
 def test_no_rearrangement_and_an_array_without_its_axes_are_refused(text, sizes, shape, expected):
