@@ -201,16 +201,6 @@ def test_all_collections_the_average_and_the_keys_are_handed_over() -> None:
             np.testing.assert_array_equal(average[new][name], leaf)
 
 
-def test_streams_of_other_names_are_passed_over() -> None:
-    state: Any = full_state()
-    model: Any = NnxNorm()
-    model.before, model.after = nnx.Rngs(another=3), nnx.Rngs(sampling=4)
-    nnx_optimizer.hand_off(state, model, rename=module_of)
-    keys = variables(model, nnx.RngKey)
-    assert jax.random.key_data(_leaf(keys["dropout"])).tolist() == [0, 5]
-    assert jax.random.key_data(_leaf(keys["before"])).tolist() != [0, 5]
-
-
 def _leaf(tree: Any) -> Any:
     (leaf,) = jax.tree.leaves(tree)
     return leaf
