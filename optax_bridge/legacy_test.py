@@ -78,6 +78,9 @@ def test_states_of_other_transformations_are_refused_by_name():
     for definition, said in ((wrapped, r"no \['w'\].*\['mu'\]\['w'\]"), (own, "OptimizerState")):
         with pytest.raises(ValueError, match=rf"not that of .*{said}"):
             to_legacy(definition, params, state, 0)
+    plain = from_legacy(legacy_optim.GradientDescent(0.1)).init(params)
+    with pytest.raises(ValueError, match=r"not that of Momentum .*no \['w'\]\['momentum'\]"):
+        to_legacy(legacy_optim.Momentum(0.1), params, plain, 0)
     optimizer = legacy_optim.Momentum(0.1).create(params)
     narrow = jax.tree.map(jnp.float16, optimizer.state.param_states)
     wrong = optimizer.replace(state=optimizer.state.replace(param_states=narrow))
@@ -94,7 +97,8 @@ def test_definitions_of_ones_own_go_there_and_back_alone_and_within_groups():
         optimizer = definition.create(params)
         optimizer = optimizer.replace(state=jax.tree.map(lambda x: x + 2, optimizer.state))
         _, state = to_optax(optimizer, exact)
-        back = to_legacy(definition, params, state, optimizer.state.step)
+        back = to_legacy(definition, params, state, np.int64(optimizer.state.step))
+        assert back.state.step.dtype == jnp.int32
         jax.tree.map(np.testing.assert_array_equal, back.state, optimizer.state)
 
 

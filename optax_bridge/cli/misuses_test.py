@@ -27,6 +27,10 @@ MISUSES = {
     "inspect, another file": ("inspect notes.txt", 1, "expected a checkpoint", "b'hello"),
     "inspect, names": ("inspect saved --names", 2, "--names and --like train.py:make_state go"),
     "convert, suffix": ((*CONVERT[:2], "new.pt"), 2, "a PyTorch file: --to torch writes one"),
+    "convert, base": ((*CONVERT, "--base", "saved"), 2, "--base is only for --to torch"),
+    "convert, function of arguments": (
+        (*CONVERT, "--like", "new.py:needs"), 2, "It is called without arguments: name a function",
+    ),
     "convert, step": ((*CONVERT, "--step", "3"), 2, "--step is only for a checkpoint of PyTorch"),
     "convert, program that ends": (
         (*CONVERT, "--like", "ends.py:make"), 2, "ended with sys.exit(3): put the code",
@@ -66,7 +70,7 @@ def test_a_misuse_is_answered(name: str, tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "saved").write_text("not a checkpoint")
     for file in ("old.py", "broken.py"):
         (tmp_path / file).write_text("from flax import optim\n\n\ndef make():\n    return optim\n")
-    (tmp_path / "new.py").write_text("def make():\n    return None\n")
+    (tmp_path / "new.py").write_text("make = lambda: None\nneeds = lambda x: x\n")
     (tmp_path / "ends.py").write_text("raise SystemExit(3)\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))

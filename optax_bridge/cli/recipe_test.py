@@ -24,6 +24,7 @@ from optax_bridge.correspondence import ENTRIES
         ("Adafactor(0.1, epsilon2=0.5)", NO_EQUAL, "fixed at 1e-3"),
         ("Adagrad(0.1)", FOUND, "different"),
         ("Adam()", FOUND, "tx = optax.adam(learning_rate=learning_rate, b1=0.9,"),
+        ("RMSProp(0.1)", FOUND, "proves the two equal over the reals"),
         ("Adam(1e999)", MISUSE, "learning_rate is a finite number"),
         ("WeightNorm(Adam())", FOUND, "optax.adam(learning_rate=learning_rate, b1=0.9,"),
         ("torch.optim.SGD(lr=0.1)", FOUND, "`optax-bridge prove --only torch` proves"),
@@ -90,9 +91,9 @@ def test_prose_wraps_at_words_and_source_stays_whole(width: int):
         (["--recipe", "auto"], "tx = optax.adam(", "optax_bridge.adam("),
         (["--recipe", "auto", "--dtype", "bfloat16"], "tx = optax_bridge.adam(", "optax.adam("),
         (
-            ["--dtype", "bfloat16", "--dtype", "float32"],
+            ["--dtype", "float32", "--dtype", "bfloat16"],
             "optax: not the same in bfloat16; elsewhere: rounding only",
-            "not the same in bfloat16, float32",
+            "not the same in float32",
         ),
         (["--recipe", "optax"], "holds for parameters in float32. Adam: public", "exact: "),
         (

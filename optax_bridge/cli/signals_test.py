@@ -45,19 +45,6 @@ def interrupted(when: str, *arguments: str | Path) -> subprocess.CompletedProces
     return run(_PROGRAM, when, *arguments)
 
 
-@pytest.mark.parametrize(
-    ("when", "arguments"),
-    [
-        ("typer", ["convert", ADAM, "new"]),
-        ("equivalence_tests.", ["check"]),
-    ],
-    ids=lambda value: value[0] if isinstance(value, list) else value,
-)
-def test_interrupt_of_an_import_is_one_line(when: str, arguments: list[str | Path]) -> None:
-    done = interrupted(when, *arguments)
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
-
-
 def test_interrupt_ends_at_once_whatever_threads_still_do() -> None:
     program = """
 import atexit, os, signal, sys

@@ -54,6 +54,11 @@ def test_a_decay_that_is_a_known_array_is_looked_at_while_jit_traces():
     tx = optax_bridge.adam(0.1, weight_decay=jnp.ones([]))
     with pytest.raises(ValueError, match="needs the parameters"):
         jax.jit(tx.update)(grads, tx.init(grads))
+    tx = optax_bridge.adam(0.1)  # whose decay a call may give
+    with pytest.raises(ValueError, match="needs the parameters"):
+        tx.update(grads, tx.init(grads), weight_decay=0.1)
+    half = grads.astype(jnp.bfloat16)
+    assert tx.update(half, tx.init(grads), grads)[0].dtype == jnp.float32
     with pytest.raises(TypeError, match="state: expected AdamState, as init"):
         tx.update(grads, (), grads)
     with pytest.raises(ValueError, match=r"^grads.*Differentiate"):

@@ -115,6 +115,11 @@ def test_a_mask_of_another_tree_names_what_differs():
     tx = optax_bridge.multi_optimizer(({"kernel": True}, optax_bridge.sgd(0.1)))
     with pytest.raises(ValueError, match=r"differ at \['bias'\]"):
         tx.init(CONTAINERS["dict"])
+    tx = optax_bridge.multi_optimizer(({**SELECTORS["dict"], "scale": True}, optax_bridge.sgd(0.1)))
+    with pytest.raises(ValueError, match=r"differ at \['scale'\]"):
+        tx.init(CONTAINERS["dict"])
+    assert optax_bridge.group_counts(CONTAINERS["nested"], {"layers": True})[0].leaves == 2
+    tx = optax_bridge.multi_optimizer(({"kernel": True}, optax_bridge.sgd(0.1)))
     more = {**CONTAINERS["dict"], **{str(i): BIAS for i in range(5)}}
     with pytest.raises(ValueError, match=r"\['0', '1', '2', '3', '4'\]$"):
         tx.init(more)
