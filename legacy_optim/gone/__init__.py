@@ -102,11 +102,6 @@ def owners() -> frozenset[str]:
     return frozenset({*_inventory()["names"], *(name.rpartition(".")[0] for name in functions)})
 
 
-def modules() -> list[str]:
-    """The modules that are gone, those within others after them."""
-    return sorted({*_inventory()["modules"], *_inventory()["objects"]})
-
-
 def names_with_an_equal(module: str) -> list[str]:
     """The names of a module, those of classes in it left out, that are something else today."""
     names = (*_inventory()["moved"], *remedies.RENAMED)

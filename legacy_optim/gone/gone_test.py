@@ -207,9 +207,10 @@ def is_module(name):
         return False
 
 answered, explained, silent = 0, 0, []
-for name in {*gone.names(), *gone.modules()}:
+modules = gone._inventory()["modules"] | gone._inventory()["objects"]
+for name in {*gone.names(), *modules}:
     owner, _, last = name.rpartition(".")
-    if owner not in gone.modules() and not is_module(owner):
+    if owner not in modules and not is_module(owner):
         continue  # an attribute of a class: see the closing lines
     for code in (f"from {owner} import {last}", f"import {owner} as m; m.{last}",
                  f"import {owner.partition('.')[0]}; {name}"):
