@@ -105,6 +105,8 @@ def test_a_message_says_since_when_and_what_to_do():
     assert resources and resources.new == "in_shardings"
     module = gone.find_module("jax.config")
     assert module and module.message.endswith("What to do: from jax import config")
+    owners = [gone.find_attribute(cls, "itemset") for cls in ("ndarray", "darray")]
+    assert [bool(entries) for entries in owners] == [True, False]
     # legacy_optim stands for flax.optim
     for name in ("jax.jit", "jax.config.update", "flax.linen.Dense", "flax.optim.Adam"):
         assert gone.find(name) is None
