@@ -22,13 +22,11 @@ SCRIPTS = {
     "flags": (
         "import sys\nprint(sys.flags, sys.warnoptions, sys._xoptions, sys.stdout.write_through)"
     ),
-    "exit-from-atexit": "import atexit, os; atexit.register(os._exit, 5)",
     "traceback": "def f():\n    return 1 / 0\n\nf()",
     "interrupted": "import os, signal; os.kill(os.getpid(), signal.SIGINT); input()",
     "standard-input": "import sys; print(sys.stdin.read())",
     "own-modules-first": "import helper, rich; print(helper.__file__, rich.__file__)",
     "atexit-reads-names": "import atexit\nx = 3\natexit.register(lambda: print('end', x))",
-    "leftovers": "import sys\nclass A:\n    def __del__(self): print('gone', __name__)\na = A()",
     "forks": "import os\nif os.fork() == 0:\n    print('child', flush=True)\nelse:\n"
     "    os.wait(); print('parent')",
     "subprocess": "import sys; sys.path.pop(0)\nimport subprocess\nprint(subprocess.run("

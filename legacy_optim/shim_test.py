@@ -197,6 +197,8 @@ OLD_NAMES = {
     "[np.NINF, np.PZERO, np.NZERO, np.alen([1, 2])]": "[-inf, 0.0, -0.0, 2]",
     "np.asfarray([1]).tolist(), np.asscalar(np.ones(1))": "([1.0], 1.0)",
     "np.typeDict['float32'] is np.float32": "True",
+    "np.histogram(np.arange(2), 1, normed=True)[0].tolist()": "[1.0]",
+    "jnp.broadcast_to(arr=1.0, shape=(1,)).tolist()": "[1.0]",
     **{
         f"({call.replace('np', module)}).tolist()": result
         for module in ("np", "jnp")
@@ -208,6 +210,8 @@ OLD_NAMES = {
             "np.product(np.arange(1, 5)) + np.trapz(np.arange(2))": "24.5",
             "np.row_stack((np.ones(1), np.zeros(1)))": "[[1.0], [0.0]]",
             "np.clip(np.arange(4), a_min=1, a_max=2)": "[1, 1, 2, 2]",
+            "np.reshape(np.arange(2), newshape=(2, 1))": "[[0], [1]]",
+            "np.quantile(np.arange(3.0), 0.3, interpolation='higher')": "1.0",
             "np.array(np.issubsctype(np.int32, np.integer))": "True",
         }.items()
     },
