@@ -18,6 +18,9 @@ os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parent / "
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 _flags = {"--xla_force_host_platform_device_count": "8"}
+# LLVM's higher levels take longer than the programs run, ten times as long where random numbers are
+# drawn: they write out loops. Level 1 rounds alike; level 0 would round products and sums apart.
+_flags["--xla_backend_optimization_level"] = "1"
 # Tests compile thousands of small programs and run each a few times. The emitters that XLA had
 # before its present ones compile in half of the time, to the same bits as far as any test sees;
 # `optax-bridge check`, which CI runs too, compiles as a user's program does. Later releases have

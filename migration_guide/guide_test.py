@@ -36,14 +36,15 @@ def _name(page: Path) -> str:
 
 def _output_of(command):
     """The output of a command; one of ours runs in this process, which has imported it all."""
-    program, *arguments = shlex.split(command)
+    ours, _, then = command.partition(" | ")
+    program, *arguments = shlex.split(ours)
     is_own = program == "optax-bridge" and arguments[0] not in ("run", "replay")
-    if not is_own or re.search("[|;&>]", command):
+    if not is_own or re.search("[|;&>]", ours):
         return SHELL_OUTPUT(command)
     with warnings.catch_warnings(action="ignore"):
         done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 0, done.output
-    return done.stdout.rstrip()
+    return SHELL_OUTPUT(f"{then or 'cat'} <<'END'\n{done.stdout}END")
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if "{code-cell}" in TEXTS[p]], ids=_name)
