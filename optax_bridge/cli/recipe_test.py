@@ -25,7 +25,7 @@ from optax_bridge.correspondence import ENTRIES
         ("Adagrad(0.1)", FOUND, "different"),
         ("Adam()", FOUND, "tx = optax.adam(learning_rate=learning_rate, b1=0.9,"),
         ("RMSProp(0.1)", FOUND, "proves the two equal over the reals"),
-        ("Adam(1e999)", MISUSE, "learning_rate is a finite number"),
+        ("Adam(-1e999)", MISUSE, "learning_rate is a finite number"),
         ("WeightNorm(Adam())", FOUND, "optax.adam(learning_rate=learning_rate, b1=0.9,"),
         ("torch.optim.SGD(lr=0.1)", FOUND, "`optax-bridge prove --only torch` proves"),
         ("WeightNorm(Adam(0.1))", FOUND, "public Optax has no equivalent of WeightNorm"),
