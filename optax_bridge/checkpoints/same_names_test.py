@@ -401,6 +401,8 @@ def test_a_single_optimizer_of_long_ago_has_a_list_of_one_state() -> None:
     np.testing.assert_array_equal(state.opt_state.trace["b"], [1.0, 1.0, 1.0])
     with pytest.raises(CheckpointError, match="Say which"):
         convert_state(of_groups({"0": GROUP}))
+    with pytest.raises(CheckpointError, match=r"LARS or Momentum. .*--optimizer 'Momentum\("):
+        convert_state(saved(legacy_optim.Momentum(0.1).create(PARAMS)))
     two = 'MultiOptimizer(("/a", Momentum(0.1)), ("/b", Momentum(0.1)))'
     with pytest.raises(CheckpointError, match="as many groups as the transformation has, 2, found"):
         convert_state(of_groups({"0": GROUP}), parse_definition(two))

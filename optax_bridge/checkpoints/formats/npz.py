@@ -55,7 +55,6 @@ def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo, place: str) -> LazyA
     def read() -> np.ndarray:
         with archive.open(info) as file:
             array = npy.read_array(file, allow_pickle=False)
-            file.read(1)  # the end, where the checksum is compared
         array = array.view(native) if array.dtype.kind == "V" else array
         return array.astype(native, copy=False)
 
