@@ -54,6 +54,17 @@ def test_a_traced_weight_interpolates_from_the_same_end():
             np.testing.assert_array_equal(traced, kernels.lerp(start, end, weight))
 
 
+def test_the_average_of_asgd_begins_after_t0():
+    tx: Any = from_torch("ASGD(lr=0.5, lambd=0.0, t0=1.0)")
+    param, seen = jnp.ones((), jnp.bfloat16), []
+    state = tx.init(param)
+    for _ in range(4):
+        param, state = tx.step(jnp.ones(()), state, param)
+        seen.append(float(param))
+    assert float(state.ax) == (seen[2] + seen[3]) / 2
+    assert (state.mu.dtype, state.ax.dtype) == (jnp.float32, jnp.bfloat16)
+
+
 @pytest.mark.parametrize("exact", [True, False])
 def test_the_rate_may_be_a_schedule(exact: bool):
     tx = from_torch("AdamW()", lr=lambda count: 0.5 / (count + 1), exact=exact)

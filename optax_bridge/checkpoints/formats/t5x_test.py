@@ -16,7 +16,6 @@ import optax_bridge
 from optax_bridge import TrainState, convert_state
 from optax_bridge.checkpoints import CheckpointError, convert_file, read_checkpoint
 from optax_bridge.checkpoints.definitions import parse_definition
-from optax_bridge.checkpoints.formats.t5x import is_index
 from optax_bridge.checkpoints.testdata.optimizers import OPTIMIZERS
 from optax_bridge.checkpoints.testdata.write_t5x import STORES, write_t5x
 
@@ -235,18 +234,3 @@ def test_unknown_version_is_a_clear_error(tmp_path: Path) -> None:
     write_t5x(tmp_path / "checkpoint_4", genuine("adafactor"), version=9)
     with pytest.raises(CheckpointError, match="version"):
         read_checkpoint(tmp_path)
-
-
-INDICES = [
-    ([{"version": 3, "optimizer": {}}], False),
-    ({"version": True, "optimizer": {}}, False),
-    ({"optimizer": {}}, False),
-    ({"a": {"b": "PLACEHOLDER://a.b"}}, True),
-    ({"a": {"b": "no PLACEHOLDER://a.b", "c": 1}, "d": {}}, False),
-]
-
-
-def test_what_is_an_index(subtests: pytest.Subtests) -> None:
-    for tree, is_one in INDICES:
-        with subtests.test(str(tree)):
-            assert is_index(tree) == is_one
