@@ -67,7 +67,8 @@ def test_a_run_its_curve_and_a_second_one_from_its_file(tmp_path):
     assert again.exit_code == 0, again.output
     assert read_losses(tmp_path / "b")[0][1] != read_losses(tmp_path / "a")[0][1]
     done = call(config, "--dir", tmp_path / "a", "--set", "trainer.max_step=3")
-    assert done.exit_code == 0 and "nothing to do" in done.output
+    assert done.exit_code == 0 and "nothing to do. To train on: --set" in done.output
+    assert "max_step=6" in done.output
 
 
 def test_a_config_file_of_a_program_in_this_folder(tmp_path, monkeypatch):

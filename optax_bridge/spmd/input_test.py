@@ -87,6 +87,8 @@ def test_a_batch_lies_along_the_devices_and_then_as_it_is_wanted(mesh):
     )
     batches = cfg.instantiate(parent=None)
     host = next(batches.batches(batches.dataset()))
+    other = next(cfg.clone(seed=1).instantiate(parent=None).dataset())
+    assert (other["x"] != host["x"]).any()
     assert batches.partition_for(host) == PartitionSpec(("data", "model"))
     read = host_to_global_array(host, partition=batches.partition_for(host))
     assert read["x"].sharding.shard_shape((8, 2)) == (1, 2)

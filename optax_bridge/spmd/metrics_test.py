@@ -48,6 +48,7 @@ def test_images():
     image = ImageSummary(jnp.ones((4, 4, 3)))
     image.validate()
     assert image.value().shape == (1, 4, 4, 3)
+    assert image.accumulate(ImageSummary(jnp.zeros((4, 4, 3)))) is image
     assert tree_paths({"img": image})["img"]._value == "img/_value"
     assert _as_picture(np.array([-1.0, 0.5, 1.0, 2.0])).tolist() == [0, 127, 255, 255]
     for shape in ((4, 4), (4, 4, 2)):

@@ -27,7 +27,7 @@ from optax_bridge.spmd.learner import Learner
 from optax_bridge.spmd.module import functional
 from optax_bridge.spmd.summaries import JsonLinesWriter, WeightedSummary
 from optax_bridge.spmd.trainer import SpmdTrainer, UndefinedLossException
-from optax_bridge.spmd.trainer.state import is_finite, transformation_of
+from optax_bridge.spmd.trainer.state import is_finite, opt_params, transformation_of
 from optax_bridge.spmd.trainer.trainer import changed_lines, fields_without_text
 from optax_bridge.spmd.trees import flatten_items
 
@@ -281,6 +281,11 @@ def test_a_loss_that_is_not_finite_stops_with_the_state_before(tmp_path):
     with pytest.raises(UndefinedLossException, match="step 3"):
         trainer.run(KEY)
     assert all(np.all(np.isfinite(x)) for x in jax.tree.leaves(trainer.trainer_state.model))
+
+
+def test_a_parameters_own_scale_of_decay_is_the_optimizers():
+    specs = {"w": ParameterSpec(shape=(1,), weight_decay_scale=0.5)}
+    assert opt_params({"w": jnp.ones(1)}, specs)["w"].weight_decay_scale == 0.5
 
 
 def test_a_step_is_finite_if_its_loss_and_its_gradients_are():

@@ -145,6 +145,7 @@ def test_functions_and_classes():
         cfg.instantiate()
     cfg.set(extra=(5, 6), rest={"note": 1})
     assert cfg.instantiate() == (2, (5, 6), 0, {"note": 1})
+    assert cfg.instantiate(amount=9)[0] == 9  # an argument wins
     assert cfg.instantiate(tip=np.float32(1), other=2) == (2, (5, 6), 1, {"note": 1, "other": 2})
     shop = config_for_class(Shop).set(name="a").instantiate(size=4)
     assert (shop.name, shop.size) == ("a", 4)

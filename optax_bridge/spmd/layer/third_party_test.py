@@ -57,7 +57,7 @@ def made(name: str, **values: Any) -> Any:
 
 @pytest.mark.parametrize("name", MODULES)
 def test_parameters_metadata_and_collections(name):
-    layer = made(name, axis_rules=[("in", None), ("out", "model")])
+    layer = made(name, axis_rules=[("in", None), ("out", "model"), ("out", "in")])
     specs = layer.create_parameter_specs_recursively()
     params = jax.jit(layer.initialize_parameters_recursively)(KEY)
     assert sorted(params) == ["batch_stats", "params"]

@@ -167,8 +167,8 @@ def test_specs_as_programs_compare_them():
 @pytest.mark.parametrize("factored", [False, True])
 def test_factored_rms_is_that_of_optax(factored):
     params = {"w": opt_param(jnp.ones((5, 3)), FactorizationSpec(axes=("row", "col")))}
-    tx = optimizers.scale_by_factored_rms(factored)
-    reference = cast(Any, optax.scale_by_factored_rms(factored, min_dim_size_to_factor=1))
+    tx = optimizers.scale_by_factored_rms(factored, epsilon=0.1)
+    reference: Any = optax.scale_by_factored_rms(factored, min_dim_size_to_factor=1, epsilon=0.1)
     state, expected = tx.init(params), reference.init({"w": params["w"].value})
     update = jax.jit(lambda g, s: tx.update(g, s, params))
     for seed in range(3):
@@ -216,6 +216,9 @@ def test_the_trust_ratio_of_adafactor_is_that_of_the_whole_step():
     params = {"w": opt_param([3.0, 4.0])}
     updates, _ = tx.update({"w": jnp.array([1.0, -2.0])}, tx.init(params), params)
     assert float(jnp.linalg.norm(updates["w"])) == pytest.approx(5.0)  # the parameter's
+    ratio, plain = optimizers.scale_by_trust_ratio(eps=5.0), {"w": params["w"].value}
+    halved, _ = ratio.update(plain, ratio.init(params), params)
+    assert float(jnp.linalg.norm(halved["w"])) == pytest.approx(2.5)
 
 
 def test_clip_by_global_norm_drops_what_is_not_finite():
