@@ -1,5 +1,6 @@
 """Optimizer, OptimizerDef and their states: steps, overrides, serialization, replication."""
 
+import collections
 import pickle
 import re
 from pathlib import Path
@@ -11,15 +12,43 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import serialization, struct
+from flax.core import FrozenDict
 from flax.training import checkpoints
 
 import legacy_optim as optim
 from legacy_optim.base import ReplicatedOptimizer
-from legacy_optim.momentum import _MomentumHyperParams
+from legacy_optim.momentum import _MomentumHyperParams, _MomentumParamState
 
 ONES = jnp.ones((2, 3))
 
 
+class Pair(NamedTuple):
+    w: Any
+    b: Any
+
+
+@struct.dataclass
+class Layer:
+    w: Any
+    b: Any
+
+
+TREES = {
+    "array": ONES,
+    "scalar": jnp.ones(()),
+    "empty tree": {},
+    "empty array": {"w": jnp.ones((0, 3))},
+    "empty sub-dict": {"w": ONES, "c": {}},
+    "None": {"w": ONES, "b": None},
+    "FrozenDict": FrozenDict({"a": {"w": ONES}}),
+    "list": [ONES, {"b": ONES}],
+    "tuple": (ONES, (), ONES),
+    "NamedTuple": Pair(ONES, {"x": ONES}),
+    "dataclass": Layer(ONES, [ONES]),
+    "OrderedDict": collections.OrderedDict(z=ONES, a=ONES),
+    "NumPy": {"w": np.ones((2, 3), np.float32)},
+    "Python scalars": {"w": 1.0, "b": [1.0]},
+}
 DEFINITIONS = {
     "GradientDescent": optim.GradientDescent(0.1),
     "Momentum": optim.Momentum(0.1),
@@ -43,6 +72,37 @@ def trained(definition: optim.OptimizerDef, steps: int = 2) -> optim.Optimizer:
     return optimizer
 
 
+def test_any_tree_is_a_target(subtests: pytest.Subtests) -> None:
+    def step(trees: dict[str, Any]) -> dict[str, Any]:
+        optimizers = {name: optim.Momentum(0.5).create(tree) for name, tree in trees.items()}
+        return {name: each.apply_gradient(trees[name]) for name, each in optimizers.items()}
+
+    eager, compiled = step(TREES), jax.jit(step)(TREES)
+    for name, tree in TREES.items():
+        with subtests.test(name):
+            for optimizer in (eager[name], compiled[name]):
+                assert jax.tree.structure(optimizer.target) == jax.tree.structure(tree)
+                assert same(optimizer.target, jax.tree.map(lambda leaf: leaf - 0.5 * leaf, tree))
+                assert optimizer.state.step == 1
+
+
+def test_state_and_definition_of_a_fresh_optimizer() -> None:
+    definition = optim.Momentum(learning_rate=0.1, beta=0.2)
+    optimizer = definition.create(np.ones((1,)))
+    assert optimizer.optimizer_def is definition
+    assert optimizer.state == optim.OptimizerState(0, _MomentumParamState(np.zeros((1,))))
+    assert isinstance(optimizer.state.step, jax.Array)
+
+
+def test_definition_steps_on_states_made_by_hand() -> None:
+    definition = optim.Momentum(learning_rate=0.1, beta=0.2)
+    state = optim.OptimizerState(0, _MomentumParamState(np.array([1.0])))
+    args = definition.hyper_params, np.ones((1,)), state, np.array([3.0])
+    params, new_state = definition.apply_gradient(*args)
+    np.testing.assert_allclose(params, [0.68], rtol=1e-6)  # 1 - 0.1 * (0.2 * 1 + 3)
+    assert new_state == optim.OptimizerState(1, _MomentumParamState(np.array([3.2])))
+
+
 def test_overrides_last_for_one_step_and_hyper_params_replaces_all() -> None:
     definition = optim.Momentum(0.1)
     assert definition.update_hyper_params() is definition.hyper_params
@@ -51,6 +111,24 @@ def test_overrides_last_for_one_step_and_hyper_params_replaces_all() -> None:
     assert definition.update_hyper_params(hyper_params=other) is other
     assert definition.update_hyper_params(hyper_params=other, beta=0.5).beta == 0.5
     assert definition.hyper_params == _MomentumHyperParams(0.1, 0.9, 0, False)
+
+
+def test_a_scalar_gradient_broadcasts() -> None:
+    optimizer = optim.GradientDescent(0.5).create({"w": ONES}).apply_gradient({"w": 1.0})
+    assert (optimizer.target["w"] == 0.5).all()
+
+
+def test_rate_may_be_traced() -> None:
+    traces = []
+
+    @jax.jit
+    def step(optimizer: optim.Optimizer, rate: Any) -> optim.Optimizer:
+        traces.append(None)
+        return optimizer.apply_gradient(ONES, learning_rate=rate)
+
+    optimizer = optim.GradientDescent().create(ONES)
+    assert (step(step(optimizer, 0.5), 0.25).target == 0.25).all()
+    assert len(traces) == 1
 
 
 class TrainingState(struct.PyTreeNode):
@@ -70,6 +148,20 @@ def test_scan_carries_a_state_that_holds_an_optimizer() -> None:
     assert (state.optimizer.target["w"] == 0).all()
     assert (steps.tolist(), int(state.seen)) == ([1, 2, 3, 4], 4)
     assert serialization.to_state_dict(state)["optimizer"].keys() == {"target", "state"}
+
+
+@pytest.mark.parametrize("definition", DEFINITIONS.values(), ids=DEFINITIONS)
+def test_double_precision(definition: optim.OptimizerDef) -> None:
+    jax.config.update("jax_enable_x64", True)
+    optimizer = definition.create({"w": jnp.ones((2, 3))}).apply_gradient({"w": jnp.ones((2, 3))})
+    assert optimizer.target["w"].dtype == jnp.float64
+    assert optimizer.state.step.dtype == jnp.int32
+
+
+def test_numpy_gradients_keep_their_values() -> None:
+    grads = np.ones((2, 3), np.float32)
+    optim.Momentum(0.1, weight_decay=0.5).create(np.ones((2, 3), np.float32)).apply_gradient(grads)
+    assert (grads == 1).all()
 
 
 class SignDescent(optim.OptimizerDef):
@@ -183,6 +275,14 @@ class TestSerialization:
         again = pickle.loads(pickle.dumps(optimizer))
         assert type(again.optimizer_def) is type(optimizer.optimizer_def)
         assert same((again.target, again.state), (optimizer.target, optimizer.state))
+
+
+def test_restored_step_stays_int32() -> None:
+    fresh = trained(optim.Adam(0.1), steps=0)
+    saved = serialization.to_bytes(trained(optim.Adam(0.1)))
+    restored: Any = serialization.from_bytes(fresh, saved)
+    assert restored.state.step.dtype == np.int32
+    assert restored.apply_gradient(restored.target).state.step.dtype == np.int32
 
 
 @pytest.mark.filterwarnings("ignore:Optimizer.replicate is deprecated")

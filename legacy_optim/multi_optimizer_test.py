@@ -15,6 +15,8 @@ from flax.core import FrozenDict
 
 import legacy_optim as optim
 from legacy_optim.momentum import _MomentumParamState
+from legacy_optim.sgd import _GradientDescentHyperParams
+from legacy_optim.weight_norm import _WeightNormParamState
 
 T = optim.t_identity
 W = jnp.ones((2, 3))
@@ -60,7 +62,6 @@ CONTAINERS = {
     "NumPy": (T["w"], {"w": np.ones(2, np.float32), "b": np.ones(2, np.float32)}),
     "by path": (optim.ModelParamTraversal(lambda path, _: path.endswith("/w")), {"w": W, "b": W}),
     "by rank": (T.tree().filter(lambda leaf: leaf.ndim == 2), {"w": W, "b": jnp.ones(3)}),
-    "by size": (T.tree().filter(lambda leaf: leaf.size == 6), {"w": W, "b": jnp.ones((2, 2))}),
     "Flax's own": (flax_traversal(), {"w": W, "b": W}),
     "duck-typed": (DuckTyped(), {"w": W, "b": W}),
 }
@@ -82,6 +83,63 @@ def test_selected_leaves_move_and_the_others_stay(subtests: pytest.Subtests) -> 
             assert sum(moved) == 1
             assert [isinstance(state, _MomentumParamState) for state in states] == moved
             assert [state is None for state in states] == [not move for move in moved]
+
+
+def test_a_group_is_what_its_optimizer_makes_of_it_alone() -> None:
+    params = {"w": W, "b": jnp.arange(3.0)}
+    parts = {"w": optim.Adam(0.1), "b": optim.Momentum(0.2, nesterov=True)}
+    together = optim.MultiOptimizer(*((T[key], part) for key, part in parts.items())).create(params)
+    alone = {key: part.create(params[key]) for key, part in parts.items()}
+    for _ in range(3):
+        together = together.apply_gradient(params)
+        alone = {key: each.apply_gradient(params[key]) for key, each in alone.items()}
+    for key, each in alone.items():
+        assert (together.target[key] == each.target).all()
+        states = together.state.param_states[key], each.state.param_states
+        assert jax.tree.all(jax.tree.map(np.array_equal, *states))
+
+
+def test_attributes() -> None:
+    pairs = (T["a"], optim.GradientDescent(1.0)), (T["b"], optim.GradientDescent(10.0))
+    definition = optim.MultiOptimizer(*pairs)
+    assert definition.traversals == (pairs[0][0], pairs[1][0])
+    assert definition.sub_optimizers == (pairs[0][1], pairs[1][1])
+    rates = [_GradientDescentHyperParams(1.0), _GradientDescentHyperParams(10.0)]
+    assert definition.hyper_params == rates
+
+
+OVERRIDES = {
+    "none": ({}, (1.0, 10.0)),
+    "to every group": ({"learning_rate": 2.0}, (2.0, 2.0)),
+    "per group": ({"hyper_params": [3.0, 4.0]}, (3.0, 4.0)),
+    "tuple": ({"hyper_params": (3.0, 4.0)}, (3.0, 4.0)),
+}
+
+
+@pytest.mark.parametrize(("overrides", "rates"), OVERRIDES.values(), ids=OVERRIDES)
+def test_overrides(overrides: dict[str, Any], rates: tuple[float, float]) -> None:
+    definition = optim.MultiOptimizer(
+        (T["a"], optim.GradientDescent(1.0)), (T["b"], optim.GradientDescent(10.0))
+    )
+    optimizer = definition.create({"a": 0.0, "b": 0.0, "c": {}})
+    if given := overrides.get("hyper_params"):
+        pairs = zip(definition.hyper_params, given, strict=True)
+        own = type(given)(hp.replace(learning_rate=rate) for hp, rate in pairs)
+        overrides = {"hyper_params": own}
+    new = optimizer.apply_gradient({"a": -1.0, "b": -1.0, "c": {}}, **overrides)
+    assert (new.target["a"], new.target["b"]) == rates
+    assert new.state == optim.OptimizerState(1, {"a": (), "b": (), "c": {}})
+    assert [hp.learning_rate for hp in definition.hyper_params] == [1.0, 10.0]
+
+
+def test_focus_is_a_single_group() -> None:
+    params = {"a": 0.0, "b": 0.0}
+    optimizer = optim.GradientDescent(learning_rate=1.0).create(params, focus=T["a"])
+    assert isinstance(optimizer.optimizer_def, optim.MultiOptimizer)
+    assert optimizer.state == optim.OptimizerState(0, {"a": (), "b": None})
+    new = optimizer.apply_gradient({"a": -1.0, "b": -2.0})
+    assert new.target == {"a": 1.0, "b": 0.0}
+    assert new.state == optim.OptimizerState(1, {"a": (), "b": None})
 
 
 NESTED = {
@@ -107,6 +165,14 @@ def test_groups_may_nest(traversal: Any, definition: Any) -> None:
     for leaf, other in zip(slow["k"].values(), expected, strict=True):
         assert (leaf == other).all()
     assert not (optimizer.apply_gradient(grads).target["k"]["p"] == slow["k"]["p"]).all()
+
+
+def test_weight_norm_in_a_group_keeps_its_state_at_the_leaf() -> None:
+    definition = optim.WeightNorm(optim.Adam(0.1))
+    optimizer = optim.MultiOptimizer((T["w"], definition)).create({"w": W, "b": W})
+    assert isinstance(optimizer.state.param_states["w"], _WeightNormParamState)
+    own = optimizer.optimizer_def.update_hyper_params(learning_rate=0.5, wn_decay=0.1)[0]
+    assert (own.inner.learning_rate, own.inner.beta1, own.wn_decay) == (0.5, 0.9, 0.1)
 
 
 def test_a_selected_none_is_no_parameter() -> None:
