@@ -179,7 +179,7 @@ def hanging():
     cfg = regression.trainer(steps=9, mesh_shape=(1, 1)).set(save_input_iterator=False)
     cfg.input = IteratorInput.default_config().set(source=hanging_batches)
     cfg.checkpointer.save_policy = config_for_function(at_step_2)
-    return cfg.set(watchdog_timeout_seconds=0.5, crash_on_hang_timeout_seconds=1.2)
+    return cfg.set(watchdog_timeout_seconds=0.5, crash_on_hang_timeout_seconds=3.0)
 
 
 def at_step_2():
