@@ -86,14 +86,6 @@ def test_any_tree_is_a_target(subtests: pytest.Subtests) -> None:
                 assert optimizer.state.step == 1
 
 
-def test_state_and_definition_of_a_fresh_optimizer() -> None:
-    definition = optim.Momentum(learning_rate=0.1, beta=0.2)
-    optimizer = definition.create(np.ones((1,)))
-    assert optimizer.optimizer_def is definition
-    assert optimizer.state == optim.OptimizerState(0, _MomentumParamState(np.zeros((1,))))
-    assert isinstance(optimizer.state.step, jax.Array)
-
-
 def test_definition_steps_on_states_made_by_hand() -> None:
     definition = optim.Momentum(learning_rate=0.1, beta=0.2)
     state = optim.OptimizerState(0, _MomentumParamState(np.array([1.0])))

@@ -15,8 +15,6 @@ from flax.core import FrozenDict
 
 import legacy_optim as optim
 from legacy_optim.momentum import _MomentumParamState
-from legacy_optim.sgd import _GradientDescentHyperParams
-from legacy_optim.weight_norm import _WeightNormParamState
 
 T = optim.t_identity
 W = jnp.ones((2, 3))
@@ -99,15 +97,6 @@ def test_a_group_is_what_its_optimizer_makes_of_it_alone() -> None:
         assert jax.tree.all(jax.tree.map(np.array_equal, *states))
 
 
-def test_attributes() -> None:
-    pairs = (T["a"], optim.GradientDescent(1.0)), (T["b"], optim.GradientDescent(10.0))
-    definition = optim.MultiOptimizer(*pairs)
-    assert definition.traversals == (pairs[0][0], pairs[1][0])
-    assert definition.sub_optimizers == (pairs[0][1], pairs[1][1])
-    rates = [_GradientDescentHyperParams(1.0), _GradientDescentHyperParams(10.0)]
-    assert definition.hyper_params == rates
-
-
 OVERRIDES = {
     "none": ({}, (1.0, 10.0)),
     "to every group": ({"learning_rate": 2.0}, (2.0, 2.0)),
@@ -165,14 +154,6 @@ def test_groups_may_nest(traversal: Any, definition: Any) -> None:
     for leaf, other in zip(slow["k"].values(), expected, strict=True):
         assert (leaf == other).all()
     assert not (optimizer.apply_gradient(grads).target["k"]["p"] == slow["k"]["p"]).all()
-
-
-def test_weight_norm_in_a_group_keeps_its_state_at_the_leaf() -> None:
-    definition = optim.WeightNorm(optim.Adam(0.1))
-    optimizer = optim.MultiOptimizer((T["w"], definition)).create({"w": W, "b": W})
-    assert isinstance(optimizer.state.param_states["w"], _WeightNormParamState)
-    own = optimizer.optimizer_def.update_hyper_params(learning_rate=0.5, wn_decay=0.1)[0]
-    assert (own.inner.learning_rate, own.inner.beta1, own.wn_decay) == (0.5, 0.9, 0.1)
 
 
 def test_a_selected_none_is_no_parameter() -> None:
