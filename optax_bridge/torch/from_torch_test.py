@@ -139,7 +139,7 @@ def test_groups_of_an_optimizer_become_groups_where_their_paths_are_said():
         definition: Any = torch_definition(optimizer, groups=groups, lr=rates)
         strict = from_torch(optimizer, groups=groups)
         same: Any = from_torch(optimizer_of("AdamW", kernels, kernels))
-        alike = torch_definition(optimizer_of("AdamW", kernels, kernels), groups=groups[1:])
+        alike: Any = torch_definition(optimizer_of("AdamW", kernels, kernels), groups=groups[1:])
     assert len(alike.sub_optimizers) == 2  # as they are asked for
     settings = [(each.lr, each.weight_decay) for each in definition.sub_optimizers]
     assert settings == [(0.125, 0.01), (0.5, 0.01), (0.25, 0.0)]

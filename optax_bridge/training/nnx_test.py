@@ -253,7 +253,9 @@ def test_what_is_not_finite_is_handed_over_only_where_asked(where: str) -> None:
     with pytest.raises(ValueError, match=rf"'{where}'.*NaN.*allow_nan"):
         nnx_optimizer.hand_off(state.replace(step=0), model)
     nnx_optimizer.hand_off(state.replace(step=0), model, allow_nan=True)
-    adam = optax_bridge.TrainState.create(apply_fn=None, params=params, tx=optax_bridge.adam(0.1))
+    adam: Any = optax_bridge.TrainState.create(
+        apply_fn=None, params=params, tx=optax_bridge.adam(0.1)
+    )
     negative = adam.opt_state._replace(nu=jax.tree.map(lambda x: x - 1, params))
     with pytest.raises(ValueError, match="numbers of 0 or more"):
         nnx_optimizer.hand_off(adam.replace(opt_state=negative), model)

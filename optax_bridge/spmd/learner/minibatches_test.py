@@ -45,7 +45,7 @@ def test_the_mean_of_the_minibatches_is_that_of_the_batch():
     assert float(summaries["loss"].weight) == 8
     assert float(summaries["plain"]) == pytest.approx(float(loss))
     keys = zip(*(jax.random.split(key, 4) for key in KEYS.values()), strict=True)
-    mean = np.mean([sum(map(jax.random.uniform, pair)) for pair in keys])
+    mean = np.mean([float(jax.random.uniform(a) + jax.random.uniform(b)) for a, b in keys])
     assert float(outputs.aux["noise"]) == pytest.approx(float(mean))
     alone = with_minibatch_steps(steps=4)(forward)
     inputs = {"input_batch": BATCH, **KEYS}
