@@ -231,6 +231,8 @@ def test_what_held_an_optimizer_is_restored_into_a_state(msgpack: bool, tmp_path
         adagrad = parse_definition(OPTIMIZERS["adagrad"])
         convert_file(tmp_path / "new", tmp_path / "old", adagrad, to_legacy=True, part="a/b")
         assert set(read_checkpoint(tmp_path / "old").tree["a"]["b"]) == {"target", "state"}
+        convert_file(tmp_path / "new", tmp_path / "beside", adagrad, to_legacy=True)
+        assert read_checkpoint(tmp_path / "beside").tree.keys() > {"optimizer"}
     else:
         with ocp.StandardCheckpointer() as checkpointer:
             restored = checkpointer.restore(tmp_path / "new", empty)

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from optax_bridge.cli.app import app
-from optax_bridge.cli.programs import load_object, module_named, programs_given
+from optax_bridge.cli.programs import load_object, module_named, programs_given, unknown_arguments
 
 made = functools.partial(load_object, make=True)
 
@@ -84,6 +84,16 @@ def test_files_of_one_folder_have_their_own_modules_beside_them(tmp_path: Path):
     with programs_given(["-r=3"]):
         for name in ("of_past", "of_present", "later_past", "later_present"):
             assert made(f"{name}.py:make") == 3
+
+
+def test_an_argument_is_unknown_where_no_program_knows_it(tmp_path: Path):
+    for name in ("alpha", "omega"):
+        flag = f"from absl import flags\nflags.DEFINE_float('{name}', 0.0, '')\nmake = list\n"
+        (tmp_path / f"with_{name}.py").write_text(flag)
+    with programs_given(["--alpha=1", "--omega=2", "--sigma=3"]):
+        for name in ("alpha", "omega"):
+            made(f"with_{name}.py:make")
+        assert unknown_arguments() == ["--sigma=3"]
 
 
 ADAM = Path(__file__).parents[1] / "checkpoints" / "testdata" / "adam.msgpack"

@@ -10,7 +10,9 @@ import optax
 import pytest
 from flax.core import meta
 
+import legacy_optim
 import optax_bridge
+from optax_bridge.correspondence import ENTRIES
 from optax_bridge.optimizers.axis_roles import ROLE
 
 P = nn.Partitioned
@@ -210,6 +212,13 @@ def test_what_is_factored() -> None:
     assert rows(params, factored=False, path_rules={"": ("row", "column")}) == (1,)
     box = optax_bridge.FactoredPartitioned(params, ("a", "b"), roles=("none", "none"))
     assert rows(box, as_in_t5x=True) == (1,)  # a box's roles count whatever the rank
+
+
+def test_the_second_longest_axis_of_what_was_factored_says_from_which_length_on() -> None:
+    params = array(3, 8, 16)
+    state = legacy_optim.Adafactor(min_dim_size_to_factor=4).init_param_state(params)
+    settings = ENTRIES["adafactor"].inferred([((), params, vars(state))])
+    assert settings == {"factored": True, "min_dim_size_to_factor": 8}
 
 
 def test_an_axis_without_a_name_is_of_no_role() -> None:

@@ -109,6 +109,14 @@ def test_what_decides_no_more_than_rounding_is_said_and_another_optimizer_refuse
     from_torch("AdamW(params, foreach=None, fused=False)")
 
 
+def test_the_rate_of_adagrad_decays_from_the_second_step_on():
+    tx = from_torch("Adagrad(lr=1.0, lr_decay=1.0)")
+    first, state = tx.update(jnp.ones(1), tx.init(jnp.zeros(1)), jnp.zeros(1))
+    second, _ = tx.update(jnp.ones(1), state, jnp.zeros(1))
+    steps = [[-1.0], [-(0.5**1.5)]]
+    np.testing.assert_allclose([first, second], steps, rtol=1e-6)  # a few roundings
+
+
 def test_every_constructor_takes_what_pytorchs_takes():
     torch = pytest.importorskip("torch")
     named = {name for name in dir(torch.optim) if name[0].isupper()} - {"Optimizer"}

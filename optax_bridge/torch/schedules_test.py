@@ -64,6 +64,13 @@ def test_restarts_are_at_pytorchs_steps():
     assert (rates[20:] < 0.3).all() and rates.dtype == jnp.float32
 
 
+def test_three_phases_end_at_pytorchs_steps():
+    text = "OneCycleLR(0.5, total_steps=20, three_phase=True, cycle_momentum=False)"
+    schedule: Any = from_torch_schedule(text, lr=0.1)
+    rates = [schedule(count) for count in (0, 5, 10, 19)]
+    np.testing.assert_allclose(rates, [0.02, 0.5, 0.02, 2e-6], rtol=1e-6)  # of cosines in float32
+
+
 @pytest.mark.parametrize("lr", [0.1, 0.02], ids=["first group", "second group"])
 @pytest.mark.parametrize("name", ["OneCycleLR", "MultiStepLR", "SequentialLR"])
 def test_rates_of_objects_are_those_that_pytorch_sets(name: str, lr: float):
