@@ -17,7 +17,7 @@ from flax.training import checkpoints
 
 import legacy_optim as optim
 from legacy_optim.base import ReplicatedOptimizer
-from legacy_optim.momentum import _MomentumHyperParams, _MomentumParamState
+from legacy_optim.momentum import _MomentumHyperParams
 
 ONES = jnp.ones((2, 3))
 
@@ -84,15 +84,6 @@ def test_any_tree_is_a_target(subtests: pytest.Subtests) -> None:
                 assert jax.tree.structure(optimizer.target) == jax.tree.structure(tree)
                 assert same(optimizer.target, jax.tree.map(lambda leaf: leaf - 0.5 * leaf, tree))
                 assert optimizer.state.step == 1
-
-
-def test_definition_steps_on_states_made_by_hand() -> None:
-    definition = optim.Momentum(learning_rate=0.1, beta=0.2)
-    state = optim.OptimizerState(0, _MomentumParamState(np.array([1.0])))
-    args = definition.hyper_params, np.ones((1,)), state, np.array([3.0])
-    params, new_state = definition.apply_gradient(*args)
-    np.testing.assert_allclose(params, [0.68], rtol=1e-6)  # 1 - 0.1 * (0.2 * 1 + 3)
-    assert new_state == optim.OptimizerState(1, _MomentumParamState(np.array([3.2])))
 
 
 def test_overrides_last_for_one_step_and_hyper_params_replaces_all() -> None:

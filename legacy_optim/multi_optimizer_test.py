@@ -83,20 +83,6 @@ def test_selected_leaves_move_and_the_others_stay(subtests: pytest.Subtests) -> 
             assert [state is None for state in states] == [not move for move in moved]
 
 
-def test_a_group_is_what_its_optimizer_makes_of_it_alone() -> None:
-    params = {"w": W, "b": jnp.arange(3.0)}
-    parts = {"w": optim.Adam(0.1), "b": optim.Momentum(0.2, nesterov=True)}
-    together = optim.MultiOptimizer(*((T[key], part) for key, part in parts.items())).create(params)
-    alone = {key: part.create(params[key]) for key, part in parts.items()}
-    for _ in range(3):
-        together = together.apply_gradient(params)
-        alone = {key: each.apply_gradient(params[key]) for key, each in alone.items()}
-    for key, each in alone.items():
-        assert (together.target[key] == each.target).all()
-        states = together.state.param_states[key], each.state.param_states
-        assert jax.tree.all(jax.tree.map(np.array_equal, *states))
-
-
 OVERRIDES = {
     "none": ({}, (1.0, 10.0)),
     "to every group": ({"learning_rate": 2.0}, (2.0, 2.0)),

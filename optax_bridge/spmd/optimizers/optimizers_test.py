@@ -226,7 +226,11 @@ def test_clip_by_global_norm_drops_what_is_not_finite():
     clip = optimizers.clip_by_global_norm(max_norm=1.0, drop_norm=100.0)
     np.testing.assert_allclose(clip.update(grads, (), None)[0]["w"], [0.6, 0.8], rtol=1e-6)
     grads = {"w": jnp.array([jnp.inf, 4.0])}
-    np.testing.assert_array_equal(clip.update(grads, (), None)[0]["w"], [0, 0])
+    context = InvocationContext("root", None, None, None, True, None, new_output_collection())
+    with set_current_context(context):
+        np.testing.assert_array_equal(clip.update(grads, (), None)[0]["w"], [0, 0])
+        clip.update({"w": jnp.array([300.0, 4.0])}, (), None)
+    assert context.get_summaries()["gradient_scale"] == 0
 
 
 def test_a_parameters_own_scale_replaces_that_of_its_path():
