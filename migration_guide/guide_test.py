@@ -132,7 +132,8 @@ def test_the_reference_has_every_subcommand_and_its_options():
         assert f"Usage: optax-bridge {point.name} [OPTIONS]" in text
     for part in ("| Number of steps in the runs. Default: `160`. |", "with `--full` any",
                  "; `inspect --names` drafts it. |", "| `--verify`, `--no-verify` |",
-                 "| `RIGHT` | The other side. Required. |"):  # fmt: skip
+                 "| `RIGHT` | The other side. Required. |",
+                 "notebooks. May be repeated. |"):  # fmt: skip
         assert part in text
 
 
