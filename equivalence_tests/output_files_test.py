@@ -42,14 +42,6 @@ def test_a_device_is_written_to_and_a_failure_has_the_files_name():
     assert stat.S_ISCHR(full.stat().st_mode)
 
 
-def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path: Path):
-    file = tmp_path / "results.json"
-    write_text(file, "old")
-    with pytest.raises(UnicodeEncodeError):
-        write_text(file, "\ud800")
-    assert (file.read_text(), os.listdir(tmp_path)) == ("old", ["results.json"])
-
-
 @pytest.mark.skipif(not os.path.exists("/proc/self"), reason="Linux has a folder that is closed")
 def test_a_folder_that_takes_no_files_is_said(tmp_path: Path):
     said = why_not_writable(Path("/proc/self"))
