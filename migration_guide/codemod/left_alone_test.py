@@ -14,6 +14,7 @@ NO_OPS = {
     "torch": "from torch import optim\nopt = optim.Adam(m.parameters())\nopt.state_dict()\n",
     "frozen-or-dict": (
         "from flax.core import FrozenDict\nx = isinstance(params, (dict, FrozenDict))\n"
+        "from collections.abc import Mapping\ny = isinstance(params, (Mapping, FrozenDict))\n"
     ),
     "unfrozen-of-others": (
         "import flax\nclass M:\n    def unfreeze(self): self.unfreeze()\nM().unfreeze()\n"
