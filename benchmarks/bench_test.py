@@ -158,16 +158,19 @@ def test_the_sides_of_a_start_and_of_the_trainer(monkeypatch: pytest.MonkeyPatch
     found: Any = [*start.measure(quick=False)]
     assert [figure.what.split(" / ")[1] for figure in found] == [start.BASELINE] * 4 + ["optax"]
     assert {figure.ratio for figure in found} == {exactly(1.5)}
-    clocks: list[object] = []
+    clocks, models = list[object](), list[str]()
 
-    def sides(example: object, folder: Path, steps: int, clock: object) -> Any:
+    def sides(example: Any, folder: Path, steps: int, clock: object) -> Any:
         clocks.append(clock)
+        models.append(example.model.klass.__module__.rpartition(".")[2])
         return {"plain loop": lambda: 2e-3, "trainer": lambda: 3e-3}
 
     monkeypatch.setattr(trainer, "_sides", sides)
     of_time, of_processor = trainer.measure("tools", tmp_path, quick=True)
     assert of_time.ratio == exactly(1.5) and of_processor.ratio.median == pytest.approx(5.0)
     assert clocks == [time.perf_counter, time.process_time]
+    assert len([*trainer.measure("tools", tmp_path, quick=False)]) == 2
+    assert models == ["regression", "regression", "language_model", "regression"]
 
 
 def test_figures_of_tools_are_over_their_bars(monkeypatch: pytest.MonkeyPatch):

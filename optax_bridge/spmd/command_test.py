@@ -3,6 +3,7 @@
 import errno
 import io
 import itertools
+import math
 import os
 import signal
 import subprocess
@@ -22,7 +23,7 @@ from optax_bridge.spmd.config import config_for_function
 from optax_bridge.spmd.evaler import SpmdEvaler, every_n_steps_policy
 from optax_bridge.spmd.examples import regression
 from optax_bridge.spmd.input import ArrayBatches, IteratorInput
-from optax_bridge.spmd.progress import LossLog, curve, progress_line, read_losses
+from optax_bridge.spmd.progress import LossLog, _clock, curve, progress_line, read_losses
 from optax_bridge.spmd.trainer.loop import is_of_writing
 from optax_bridge.spmd.trainer.trainer import all_stacks, forced_evalers, watchdog
 
@@ -167,6 +168,7 @@ def test_lines_of_steps_that_are_taken_again_are_replaced(tmp_path):
         log(3, 30.0)
     assert read_losses(tmp_path) == [(1, 1.0), (2, 2.0), (3, 30.0)]
     assert ">1300</text>" in curve([(step, 1.0) for step in range(1, 1301)])  # more than it shows
+    assert '"56.0,16.0 624.0,320.0"' in curve([(1, 9.0), (2, 4.0)])  # and goes down
 
 
 def hanging_batches():
@@ -235,6 +237,9 @@ def test_until_the_time_left_is_known_it_is_measured(terminal: bool):
         step_taken(3, 0.25)
     last = file.getvalue().rpartition("step 3 of 3")[2]
     assert "loss 0.2500" in last and "0:00 left" in last and "measuring" not in last
+    with progress_line(console, math.inf) as step_taken:
+        step_taken(1, 0.5)
+    assert "step 1  loss 0.5000  measuring" in file.getvalue() and _clock(3725) == "1:02:05"
 
 
 def test_evalers_are_all_none_or_those_that_are_named():

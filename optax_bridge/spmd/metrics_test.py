@@ -51,6 +51,7 @@ def test_images():
     assert image.accumulate(ImageSummary(jnp.zeros((4, 4, 3)))) is image
     assert tree_paths({"img": image})["img"]._value == "img/_value"
     assert _as_picture(np.array([-1.0, 0.5, 1.0, 2.0])).tolist() == [0, 127, 255, 255]
+    assert _as_picture(np.array([7], np.uint8)) == 7
     for shape in ((4, 4), (4, 4, 2)):
         with pytest.raises(ValueError, match="ImageSummary"):
             ImageSummary(jnp.ones(shape)).validate()
@@ -87,6 +88,7 @@ def test_writers_write_what_they_can(tmp_path):
                 "a": {"mean": WeightedSummary(3.0, 1.0), "hist": jnp.arange(4.0)},
                 "image": ImageSummary(jnp.ones((2, 2, 3))),
                 "text": "words",
+                "kernel": jnp.ones((2, 2, 2, 2)),
                 "not finite": jnp.array([1.0, jnp.nan]),
             },
         )
@@ -99,7 +101,7 @@ def test_writers_write_what_they_can(tmp_path):
     tags = events.Tags()
     assert sorted(tags["scalars"]) == ["a/mean", "average_step_time", "loss"]
     assert [event.step for event in events.Scalars("loss")] == [2, 4]
-    assert tags["histograms"] == ["a/hist"] and len(tags["images"]) == 1
+    assert tags["histograms"] == ["a/hist", "kernel"] and len(tags["images"]) == 1
     assert {"trainer_config/text_summary", "checkpoint/text_summary"} <= set(tags["tensors"])
     lines = (tmp_path / "lines" / "summaries.jsonl").read_text().splitlines()
     assert len(lines) == 4 and '"a/mean": 3.0' in lines[0] and '"text": "words"' in lines[0]

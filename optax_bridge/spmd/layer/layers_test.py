@@ -52,14 +52,19 @@ def _shapes(tree: Any) -> Any:
     return jax.tree.map(lambda x: (tuple(x.shape), jnp.dtype(x.dtype)), tree, is_leaf=_is_spec)
 
 
+class Shifted(Linear):
+    def forward(self, x, *, shift=0.0):
+        return super().forward(x) + shift
+
+
 LAYERS = {
     "linear": Linear.default_config().set(input_dim=8, output_dim=3),
     "norm": LayerNorm.default_config().set(input_dim=8),
     "stacked": StackedTransformerLayer.default_config().set(
-        num_layers=2, layer=Linear.default_config().set(input_dim=8, output_dim=8)
+        num_layers=2, layer=Shifted.default_config().set(input_dim=8, output_dim=8)
     ),
     "repeated": RepeatedTransformerLayer.default_config().set(
-        num_layers=2, layer=Linear.default_config().set(input_dim=8, output_dim=8)
+        num_layers=2, layer=Shifted.default_config().set(input_dim=8, output_dim=8)
     ),
 }
 
@@ -77,6 +82,8 @@ def test_linear_and_embedding():
     layer, params = made(Linear.default_config(), input_dim=8, output_dim=3)
     expected = X @ params["weight"] + params["bias"]
     np.testing.assert_allclose(run(layer, params, X), expected, rtol=1e-5, atol=1e-6)
+    layer, _ = made(LAYERS["linear"].clone(param_partition_spec=("a", "b")))
+    assert tuple(layer.create_parameter_specs_recursively()["bias"].mesh_axes) == ("b",)
     layer, params = made(Embedding.default_config(), num_embeddings=4, dim=8)
     ids = jnp.array([[1, 3]])
     np.testing.assert_array_equal(run(layer, params, ids), params["weight"][ids])
@@ -91,7 +98,9 @@ def test_norms_are_those_of_flax(cfg, flax):
     layer, params = made(cfg, input_dim=8, eps=1e-6)
     y = jax.jit(flax(epsilon=1e-6).apply)({"params": params}, X)
     np.testing.assert_allclose(run(layer, params, X), y, rtol=2e-5, atol=1e-6)
-    assert run(layer, params, X.astype(jnp.bfloat16)).dtype == jnp.bfloat16
+    half = run(layer, params, X.astype(jnp.bfloat16))  # computed in float32
+    whole = run(layer, params, X.astype(jnp.bfloat16).astype(jnp.float32))
+    assert half.dtype == jnp.bfloat16 and (half == whole.astype(jnp.bfloat16)).all()
 
 
 @pytest.mark.parametrize("cfg", [Dropout.default_config(), StochasticDepth.default_config()])
@@ -104,6 +113,8 @@ def test_dropping(cfg):
     np.testing.assert_allclose(y.mean(), 1, atol=0.1)
     if isinstance(layer, StochasticDepth):
         np.testing.assert_array_equal(y[:, 0], y[:, 1])
+        of_batch = made(cfg.clone(), rate=0.25, mode="batch")
+        assert len(np.unique(run(*of_batch, ones, is_training=True))) == 1
     with pytest.raises(ValueError, match="prng_key is None"):
         functional(layer, None, {}, (ones,), is_training=True)
     with pytest.raises(ValueError, match="rate"):
@@ -120,9 +131,8 @@ def test_repeated_layer_is_the_stacked_one():
     parts = {
         f"layer{i}": jax.tree.map(lambda x, i=i: x[i], dict(params["layer"])) for i in range(2)
     }
-    np.testing.assert_allclose(
-        run(repeated, params, X), run(stacked, parts, X), rtol=1e-5, atol=1e-5
-    )
+    shifted = [run(*each, data=X, shift=2.0) for each in ((repeated, params), (stacked, parts))]
+    np.testing.assert_allclose(*shifted, rtol=1e-5, atol=1e-5)
 
 
 class Draws(ParameterNoise):

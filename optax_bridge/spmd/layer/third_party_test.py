@@ -121,14 +121,6 @@ def test_another_dtype_than_the_modules_is_said(name, caplog):
     assert caplog.text.count("parameters are float32, as the module makes them, and dtype bfl") == 1
 
 
-def test_old_keys():
-    layer = made("nnx")
-    key = jax.random.PRNGKey(0)
-    params = jax.eval_shape(layer.initialize_parameters_recursively, key)
-    y, _ = jax.eval_shape(lambda p: functional(layer, key, p, (X,), is_training=True), params)
-    assert y.shape == X.shape
-
-
 class Twice:
     def __init__(self, factor=2):
         self.factor = factor

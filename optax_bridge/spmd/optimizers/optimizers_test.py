@@ -162,6 +162,10 @@ def test_specs_as_programs_compare_them():
     assert adam.mu["w"] == OptStateSpec(
         shape=(6, 4), dtype=jnp.float32, mesh_axes=PartitionSpec("data", "model")
     )
+    scales = OPTIMIZERS["ema, int8"].instantiate().partition(specs).scale
+    assert scales["w"].mesh_axes == PartitionSpec("model")
+    there = optimizers.copy_partition(adam.mu, pattern="w", memory_kind="pinned_host")
+    assert optimizers.copy_partition(there)["w"].memory_kind == "pinned_host"
 
 
 @pytest.mark.parametrize("factored", [False, True])
@@ -254,6 +258,16 @@ def test_a_parameters_own_scale_replaces_that_of_its_path():
         jax.tree.map(jnp.ones_like, grads), optax.EmptyState(), params
     )
     assert [float(frozen[k][0]) for k in ("bias", "own", "w")] == [0, 0.5, 1]
+
+
+@pytest.mark.parametrize("name", [n for n in OPTIMIZERS if n.startswith(("ad", "sgd", "lion"))])
+def test_scales_by_path_are_those_of_the_decay(name):
+    prefix = "l2_regularizer" if name == "adam" else "weight_decay"
+    scales = {f"{prefix}_per_param_scale": lambda params: {"b": 0.0, "w": 1.0}}
+    tx = OPTIMIZERS[name].clone(**scales).instantiate()
+    params = {key: opt_param([2.0, 1.0]) for key in "bw"}
+    updates, _ = tx.update(dict.fromkeys("bw", jnp.zeros(2)), tx.init(params), params)
+    assert not updates["b"].any() and updates["w"].all()
 
 
 @pytest.mark.parametrize(

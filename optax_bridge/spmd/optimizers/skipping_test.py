@@ -187,7 +187,6 @@ def test_an_offloaded_state_lies_there_between_the_steps():
     [
         ({"optimizer": None}, "both are needed"),
         ({"pattern": None}, "both are needed"),
-        ({"offload_dst": None}, "offload_dst: expected one of"),
         ({"offload_dst": "disk"}, "offload_dst: expected one of .*found 'disk'"),
     ],
 )
