@@ -65,15 +65,17 @@ def test_no_code_block_is_overlooked():
 @pytest.mark.parametrize("entry", ENTRIES.values(), ids=lambda entry: entry.name)
 def test_the_table_has_every_optimizer(entry):
     name = entry.legacy.__name__
-    text = f"\n{tables.optimizers_markdown()}"
+    text = f"\n{tables.optimizers_markdown()}".replace("\n#   ", " ")
     section = text.partition(f"\n## {name}\n")[2].partition("\n## ")[0]
     row = tables.overview_markdown().partition(f"[{name}](#{name.lower()})")[2].partition("\n")[0]
-    parts = [entry.notes, *(unsupported.message for unsupported in entry.unsupported)]
-    parts += [f"| `{hp.legacy}` | `{hp.port}` |" for hp in entry.hyper_params]
+    parts = [entry.notes, "; ".join(entry.sources)]
+    parts += [unsupported.message for unsupported in entry.unsupported]
+    for hp in entry.hyper_params:
+        parts.append(f"| `{hp.legacy}` | `{hp.port}` | {tables.default(hp.default)} |")
     for claim in (variant.claim for variant in entry.optax):
         bound = "" if claim.ulp is None else f", at most {claim.ulp:g} ULP in"
-        parts.append(f"# optax: {claim.verdict.value}{bound}")
-        assert claim.verdict.value in row
+        parts += [f"# optax: {claim.verdict.value}{bound}", claim.reason]
+        assert claim.verdict.value in row and claim.relation in row
     assert [part for part in parts if part not in section] == []
     shown = re.findall(r"# was\n(.*?)\n\n# exact\n(\S*)", section, re.DOTALL)
     cases = [entry.definition(case, case.learning_rate).hyper_params for case in entry.cases]
@@ -83,7 +85,8 @@ def test_the_table_has_every_optimizer(entry):
     assert bool(shown) != entry.takes_groups
     for field in entry.state:
         negated = re.escape(" (negated)" * (field.optax_sign < 0))
-        assert re.search(rf"`{re.escape(field.legacy)}` \|.* \| [^(]+{negated} \|", section)
+        here = rf"`{re.escape(field.legacy)}` \| `{re.escape(field.exact)}`"
+        assert re.search(rf"{here} \| [^(]+{negated} \|", section)
 
 
 def test_defaults_that_differ_are_those_of_both_signatures():
@@ -131,7 +134,8 @@ def test_the_reference_has_every_subcommand_and_its_options():
     for point in metadata.entry_points(group=generated.GROUP):
         assert f"Usage: optax-bridge {point.name} [OPTIONS]" in text
     for part in ("| Number of steps in the runs. Default: `160`. |", "with `--full` any",
-                 "; `inspect --names` drafts it. |", "| `--verify`, `--no-verify` |",
+                 "; `inspect --names` drafts it. |", "Compare two optimizers by runs",
+                 "| `--steps STEPS` |", "| `--verify`, `--no-verify` |",
                  "| `RIGHT` | The other side. Required. |",
                  "notebooks. May be repeated. |"):  # fmt: skip
         assert part in text
@@ -154,6 +158,8 @@ def test_docstrings_become_rest():
     written = ["`f`, two `Call`\\ s:", "", ".. code-block:: python", "", *code]
     written[-2] = "  : One: or none,"
     assert as_rest([*head, *code]) == written
+    assert as_rest(["", "    >>> 1"])[1] == ".. code-block:: pycon"
+    assert as_rest(["Yields:", "  It."])[1] == "  : It."
 
 
 def test_a_failing_cell_names_its_page_and_line(tmp_path):
@@ -164,10 +170,15 @@ def test_a_failing_cell_names_its_page_and_line(tmp_path):
     assert (str(caught.traceback[-1].path), caught.traceback[-1].lineno + 1) == (str(page), 7)
 
 
-def test_a_command_is_shown_as_text_below_the_current_folder(monkeypatch):
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    program = "import os; print(os.environ.get('FORCE_COLOR'), os.path.abspath('x'), ' ')"
-    assert cells.shell_output(f'{sys.executable} -c "{program}"') == "None x"
+def test_a_command_is_shown_as_text_below_the_current_folder(monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    for colours in ("FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE"):
+        monkeypatch.setenv(colours, "1")
+    program = "import os; print(*[x for x in os.environ if 'COLO' in x], os.path.abspath('x'), '')"
+    assert cells.shell_output(f'{sys.executable} -c "{program}"') == "x"
+    cells.shell("echo ${PATH%%:*}")
+    assert capsys.readouterr().out == f"$ echo ${{PATH%%:*}}\n{Path(sys.executable).parent}\n"
+    assert pictures.diff("echo x") == "```console\n$ echo x\n```\n\n```diff\nx\n```\n"
     with pytest.raises(RuntimeError, match="ended with status 3"):
         cells.shell_output("exit 3")
 

@@ -90,16 +90,6 @@ def test_schedules_are_pytorchs_from_the_first_step_on(index: int):
         assert witness.rates(witness.genuine_schedule(text)) == expected
 
 
-@pytest.mark.parametrize(("eps", "is_right"), [(1e-8, True), (2e-8, False)])
-def test_a_fault_is_seen(eps: float, is_right: bool):
-    entry = TORCH["torch.adamw"]
-    settings = {**witness.case_settings(entry, 0), "eps": eps}
-    check = WitnessCheck("torch.adamw", 0, DTYPES[0], RECORDED)
-    choice = choose_recipe(entry.legacy(**settings), "exact")
-    comparison = witness.comparison_of(entry, settings, check, choice.call)
-    assert (comparison.verdict(entry.exactness) is not Verdict.DIFFERENT) is is_right
-
-
 def test_an_unknown_name_is_refused_and_names_may_be_short():
     assert {check.entry for check in witness.witness_checks(TORCH, ["AdamW"])} == {"torch.adamw"}
     with pytest.raises(ValueError, match="no optimizer of PyTorch is called adamv; is adam meant"):

@@ -112,6 +112,9 @@ def test_of_several_files_it_says_how_many_are_migrated(file: Path):
     file.with_name("other.py").write_text("import jax\n", encoding="utf-8")
     assert "2 looked at" in (output := _migrate(str(file.parent))[1])
     assert "none of them uses flax.optim any longer; migrated already: 1 file." in output
+    for name in ("train.py", "other.py"):
+        file.with_name(name).write_text(OLD, encoding="utf-8")
+    assert "create 2" in _migrate(str(file.parent))[1]
 
 
 LEFT = {
@@ -132,6 +135,7 @@ LEFT = {
     [
         *((case, ()) for case in LEFT),
         *(("by-hand", (f"--{f}",)) for f in ("write", "check", "json")),
+        ("other-cell", ("--json",)),
     ],
 )
 def test_what_is_left_to_a_person_makes_the_exit_code_1(
@@ -144,6 +148,7 @@ def test_what_is_left_to_a_person_makes_the_exit_code_1(
     assert code == 1
     assert f"{tmp_path / place.split(':')[0]}" in output
     assert "--json" in flags or place in output
+    assert ('"cell"' in output) == (case == "other-cell" and flags == ("--json",))
     # A second run finds the same left.
     assert _migrate(*flags, str(tmp_path))[0] == 1
 

@@ -112,7 +112,6 @@ CASES = {
         "jax.numpy.asarray",
     ),
     "omnistaging": ("import jax\nif jax.config.enable_omnistaging(): f()", "remove the call"),
-    "omnistaging-in-a-line": ("import jax\nif x: jax.config.enable_omnistaging()", "remove the"),
     "pre-linen": ("from flax import nn\nnn.Dense", "optax-bridge: flax 0.4 removed"),
     "star": ("from jax.experimental.loops import *", "# optax-bridge: jax.experimental.loops"),
     "name-of-star": ("from jax.numpy import *\nx = product(y)", "x = jax.numpy.prod(y)"),
@@ -197,8 +196,6 @@ IMPORTS_OF_A_MODULE = {
     "name of it": "from {module} import lost\nuse(lost)\n",
     "star": "from {module} import *\nuse(1)\n",
 }
-
-
 # Every form for a module of each kind, and one form for every module.
 KINDS_OF_MODULES = ("flax.optim", "flax.optim.adam", "jax.config", "numpy.core.memmap")
 

@@ -157,7 +157,6 @@ ORDERED = {
         "import sys\n\nimport jax\nfrom flax import optim\n\nimport mine\n",
         "import sys\n\nimport jax\nimport optax\nimport optax_bridge\n\nimport mine\n",
     ),
-    "only-this-one": ("from flax import optim\n", "import optax\nimport optax_bridge\n"),
     "where-the-old-one-stood": (
         "import jax\nsetup()\nfrom flax import optim\n",
         "import jax\nsetup()\nimport optax\nimport optax_bridge\n",

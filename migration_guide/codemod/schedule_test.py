@@ -18,13 +18,6 @@ f(d.create(p), g)
 """
 
 
-def test_a_rate_from_the_step_becomes_a_schedule():
-    code = rewrite(SCHEDULED, Options()).code
-    assert "d = optax_bridge.momentum(learning_rate=fn, decay=0.5)" in code
-    assert "return opt.apply_gradients(grads=g), lr" in code
-    assert "lr = fn(opt.step)" in code
-
-
 def test_a_rate_that_nothing_reads_any_longer_goes(subtests: pytest.Subtests):
     for old, new, stays in [
         (", lr\n", "\n", False),

@@ -63,7 +63,8 @@ def test_after_is_measured_against_before_and_against_what_is_recorded(
 
     def in_turn(jobs: Any) -> dict[str, Run]:
         modes.append({program: mode for program, (mode, _) in jobs.items()})
-        return {"before": run(1.25, 2.0, 2.0), "after": run(1.5, 3.0, 5.0)}
+        after = run(1.5, 9.0 if len(modes) == 1 else 3.0, 5.0)
+        return {"before": run(1.25, 2.0, 2.0), "after": after}
 
     monkeypatch.setattr(compare, "in_turn", in_turn)
     row = compare.measure("mnist")
@@ -72,6 +73,7 @@ def test_after_is_measured_against_before_and_against_what_is_recorded(
     assert (row["step_ratio"], row["peak_ratio"]) == (1.5, 2.5)
     finals = [row[f"{run}final"] / row["recorded_final"] for run in ("before_", "")]
     assert finals == pytest.approx([1.25, 1.5])
+    assert row["loss"] == pytest.approx([1.5 * x for x in recorded["loss"]["values"]], rel=1e-6)
     assert row["nudged"] == apart(pairs.nudged("mnist"), recorded)
 
 
@@ -84,6 +86,7 @@ def test_programs_take_turns(tmp_path: Path):
     runs = in_turn({name: ("plain", [str(tmp_path / f"{name}.py")]) for name in "ab"})
     assert log.read_text() == "abbaab"
     assert max(runs["a"].seconds[1:]) < 0.3 <= min(runs["b"].seconds)
+    assert 20 < runs["a"].peak < 20_000  # megabytes
     (tmp_path / "b.py").write_text("1 / 0\n")
     with pytest.raises(RuntimeError, match="ZeroDivisionError"):
         in_turn({"b": ("plain", [str(tmp_path / "b.py")])})
@@ -93,19 +96,26 @@ def test_figures_are_shown_beside_earlier_ones_and_a_fault_ends_with_1(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     row = page.results()["examples"]["mnist"] | {"before_final": 2.0, "final": 3.0}
+    row |= {"recorded_final": 1.0, "peak_ratio": 0.5}
     file = tmp_path / "results.json"
     file.write_text('{"examples": {"vae": 1}}')
     for ratio, status in ((1.0, 0), (1.03, 1)):
         monkeypatch.setattr(compare, "measure", lambda *_: {**row, "step_ratio": ratio})  # noqa: B023
         assert compare.main(["--only", "mnist", "--json", str(file)]) == status
-        assert f"| 2 | 3 | same bits | {ratio:.3f} |" in capsys.readouterr().out
-    assert list(json.loads(file.read_text())["examples"]) == ["vae", "mnist"]
+        said = capsys.readouterr().out
+        assert f"| 1 | 2 | 3 | same bits | {ratio:.3f} | 0.500 |" in said
+        assert ("of before's time" in said) == bool(status)
+    written = json.loads(file.read_text())
+    assert (written.keys(), list(written["examples"])) == (page.results().keys(), ["vae", "mnist"])
     assert "\n-from flax import optim\n" in page.diff("mnist")
+    monkeypatch.setitem(pairs.EXAMPLES, "vae", pairs.Example("", needs=("no_such_package_here",)))
+    assert compare.main(["--only", "vae"]) == 0
+    assert "vae is left out: no_such_package_here is" in capsys.readouterr().out
     drawn = []
     monkeypatch.setattr(page, "stages_figure", lambda lines, *_: drawn.append(lines) or "")
-    page.drift()
+    assert "<figcaption>mnist</figcaption>" in page.drift()
     for lines, measured in zip(drawn, page.results()["examples"].values(), strict=True):
         assert max(lines["after"]) <= measured["from_recorded"] + 1e-7  # seven digits are kept
         assert max(lines["other last bits"]) <= measured["nudged"] + 1e-7
-    assert (page._burden(0), page._burden(2)[:20]) == ("did nothing else", "had 2 other processe")
+    assert (page._burden(0), page._burden(1)[:20]) == ("did nothing else", "had 1 other processe")
     assert "| 1e-07 apart |" in page.table({"mnist": row | {"from_before": 1e-7}})
