@@ -44,14 +44,3 @@ def test_a_step_is_taken_before_the_momentum_is_rounded() -> None:
     )
     assert narrow.state.param_states.m.dtype == jnp.bfloat16
     assert (narrow.target == wide.target).all()
-
-
-def test_the_step_offset_is_the_step_at_which_the_decay_begins() -> None:
-    fresh = optim.Adafactor(0.1, clipping_threshold=None).create(jnp.full((4, 5), 0.1))
-    tuned = optim.Adafactor(0.1, step_offset=7, clipping_threshold=None).create(fresh.target)
-    tuned = tuned.replace(state=tuned.state.replace(step=7))
-    for scale in (1.0, 2.0):
-        grads = jnp.linspace(-scale, scale, 20).reshape(4, 5)
-        fresh, tuned = fresh.apply_gradient(grads), tuned.apply_gradient(grads)
-    assert (fresh.target == tuned.target).all()
-    assert jnp.isfinite(tuned.target).all()

@@ -16,6 +16,7 @@ from optax_bridge.correspondence.expression import ExpressionError
 from optax_bridge.correspondence.recipe import render
 from optax_bridge.torch import AdamW, torch_definition
 from optax_bridge.torch.arithmetic import Kernels
+from optax_bridge.torch.schedules import SCHEDULERS
 
 PARAMS = {"layer": {"kernel": jnp.ones((2, 3)), "bias": jnp.ones(3)}}
 
@@ -54,14 +55,8 @@ def test_a_traced_weight_interpolates_from_the_same_end():
             np.testing.assert_array_equal(traced, kernels.lerp(start, end, weight))
 
 
-def test_the_average_of_asgd_begins_after_t0():
-    tx: Any = from_torch("ASGD(lr=0.5, lambd=0.0, t0=1.0)")
-    param, seen = jnp.ones((), jnp.bfloat16), []
-    state = tx.init(param)
-    for _ in range(4):
-        param, state = tx.step(jnp.ones(()), state, param)
-        seen.append(float(param))
-    assert float(state.ax) == (seen[2] + seen[3]) / 2
+def test_numbers_of_asgd_are_in_float32():
+    state: Any = from_torch("ASGD()").init(jnp.ones((), jnp.bfloat16))
     assert (state.mu.dtype, state.ax.dtype) == (jnp.float32, jnp.bfloat16)
 
 
@@ -109,12 +104,25 @@ def test_what_decides_no_more_than_rounding_is_said_and_another_optimizer_refuse
     from_torch("AdamW(params, foreach=None, fused=False)")
 
 
-def test_the_rate_of_adagrad_decays_from_the_second_step_on():
-    tx = from_torch("Adagrad(lr=1.0, lr_decay=1.0)")
-    first, state = tx.update(jnp.ones(1), tx.init(jnp.zeros(1)), jnp.zeros(1))
-    second, _ = tx.update(jnp.ones(1), state, jnp.zeros(1))
-    steps = [[-1.0], [-(0.5**1.5)]]
-    np.testing.assert_allclose([first, second], steps, rtol=1e-6)  # a few roundings
+@pytest.mark.parametrize("name", TORCH)
+def test_steps_of_every_case_are_pytorchs(name: str):
+    torch, entry = pytest.importorskip("torch"), TORCH[name]
+    start, *grads = np.random.default_rng(0).standard_normal((8, 4, 3)).astype(np.float32)
+    for case in entry.cases:
+        param = torch.nn.Parameter(torch.tensor(start))
+        settings = {entry.rate: case.learning_rate, **case.settings}
+        optimizer = getattr(torch.optim, entry.legacy.__name__)([param], **settings)
+        tx: Any = from_torch(optimizer)
+        new, state = jnp.asarray(start), tx.init(start)
+        for grad in grads:
+            param.grad = torch.tensor(grad)
+            optimizer.step()
+            new, state = tx.step(grad, state, new)
+        limit = (entry.exactness.ulp or 0) * np.spacing(np.abs(start).max())  # as it is claimed
+        fields = {"param": param.detach(), **optimizer.state[param]}
+        for field in fields.keys() & {"param", "ax"}:
+            actual = new if field == "param" else getattr(state, field)
+            np.testing.assert_allclose(actual, fields[field], 0, limit, err_msg=f"{case}")
 
 
 def test_every_constructor_takes_what_pytorchs_takes():
@@ -128,6 +136,10 @@ def test_every_constructor_takes_what_pytorchs_takes():
         own = {hp.legacy: hp.default for hp in entry.hyper_params}
         assert set(genuine) - set(own) <= set(entry.extra_arguments), name
         assert {key: genuine[key].default for key in own} == own, name
+    for name, maker in SCHEDULERS.items():
+        genuine = inspect.signature(getattr(torch.optim.lr_scheduler, name)).parameters
+        _, *arguments = inspect.signature(maker).parameters.values()  # the first one is the rate
+        assert all(arg.default == genuine[arg.name].default for arg in arguments), name
 
 
 def optimizer_of(name: str, *groups: dict[str, Any]) -> Any:
