@@ -155,6 +155,9 @@ def test_a_checkpoint_in_sight_is_checked_next_with_the_program_s_own_rate(maker
     old = "--old OLD_PROGRAM:make, where OLD_PROGRAM is"
     assert command.startswith(f"--optimizer '{MAKERS[maker]}'" if MAKERS[maker] else old)
     assert "FUNCTION" not in text
+    bytes_of = "serialization.from_bytes(make(), open('run.v1', 'rb').read())"
+    text = summary_of(f"{maker}\no = {bytes_of}")
+    assert "convert run.v1 run_new.v1 " in text and "NEW_FOLDER" not in text
 
 
 @pytest.mark.parametrize("maker", MAKERS)
@@ -194,7 +197,6 @@ def test_a_function_that_the_program_gives_arguments_is_called_with_them(call: s
 ON_IMPORT = {
     "{}": True,
     "for i in range(3):\n    {}": True,
-    "if steps:\n    {}": True,
     "if __name__ == '__main__':\n    {}": False,
     "def main():\n    {}": False,
 }
@@ -268,6 +270,7 @@ def test_every_printed_command_converts(case: str, recipe: str):
     (command,) = _migrated(case, recipe)
     program, *args = shlex.split(command)
     assert (program, args[:2]) == ("optax-bridge", ["convert", "old"])
+    assert recipe != "exact" or command.endswith(" --recipe exact")
     result = CliRunner().invoke(app, args)
     assert result.exit_code == 0, f"{command}\n{result.output}"
     assert Path("old_new").exists()

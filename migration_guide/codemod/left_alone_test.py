@@ -41,8 +41,6 @@ NO_OPS = {
     "create-of-others": "User.objects.create(name='a')\n",
     "string": "x = 'optim.Adam(0.1)'\n# optim.Adam\n",
     "text-alone": "'flax.optim.Adam'\nx = 1\n",
-    "keyword": "f(optim=1, target=2)\n",
-    "comment-only": "# nothing\n",
     "nn": "import flax.linen as nn\nclass M(nn.Module):\n    target: int\n",
     "copy-of-others": "y = x.copy(order)\nz = params.copy()\nw = x.copy(*orders)\n",
     "hyper-params-of-others": "x.hyper_params.learning_rate\n",
@@ -60,7 +58,6 @@ NO_OPS = {
     ),
     "flax-given-on": "import flax\nf(flax, 'optim')\ngetattr(flax)\ngetattr(f, 'optim')\n",
     "cell-of-a-size": "from flax import linen as nn\nx = nn.LSTMCell(4)\n",
-    "nothing-flax": "class A:\n    target = 1\nA.target\n",
 }
 
 
