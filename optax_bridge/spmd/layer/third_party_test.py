@@ -24,11 +24,11 @@ X = jax.random.normal(jax.random.key(1), (2, 8, 8))
 
 class Linen(nn.Module):
     @nn.compact
-    def __call__(self, x, train):
+    def __call__(self, x, train, deterministic):
         init = nn.with_partitioning(nn.initializers.lecun_normal(), ("in", "out"))
         x = nn.BatchNorm(use_running_average=not train)(nn.Dense(8, kernel_init=init)(x))
         self.sow("intermediates", "mean", x.mean())
-        return nn.Dropout(0.5, deterministic=not train)(x)
+        return nn.Dropout(0.5, deterministic=deterministic)(x)
 
 
 class Nnx(nnx.Module):

@@ -318,6 +318,8 @@ def test_masks_and_updates_in_place():
     keep = {"a": True, "b": True, "c": None}
     masked = mask_tree({"a": 1, "b": None, "c": 3}, keep=keep, mask_value=0)
     assert masked == {"a": 1, "b": None, "c": 0}
+    own = Updates(opt_params={"a": OptParam(jnp.ones(1), None, 0.5)}).param_specs()["a"]
+    assert own.weight_decay_scale == 0.5
     updates = Updates(opt_params={"a": 1, "b": {"c": 2}}, delta_updates={"a": 3, "b": {"c": 4}})
     masked = updates.mask(lambda tree: jax.tree.map(lambda p: p != "a", tree_paths(tree)))
     assert masked.opt_params == {"a": optax.MaskedNode(), "b": {"c": 2}}

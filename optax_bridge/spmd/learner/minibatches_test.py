@@ -120,13 +120,11 @@ def test_gradients_are_summed_in_the_dtype_asked_for(grad_dtype, mean, param_dty
         ({}, "empty"),
         ({"x": jnp.ones(8), "y": jnp.ones(4)}, "same first axis"),
         ({"x": jnp.ones(6)}, "cannot be cut into 4"),
+        ({"x": jnp.ones(())}, "same first axis"),
     ],
 )
-def test_batches_that_cannot_be_cut(batch, message):
+def test_batches_and_steps_that_cannot_be(batch, message):
     with pytest.raises(ValueError, match=message):
         value_and_grad(with_minibatch_steps(steps=4)(forward), batch)
-
-
-def test_steps_above_zero():
     with pytest.raises(ValueError, match="above 0"):
         with_minibatch_steps(steps=0)

@@ -288,6 +288,7 @@ def test_the_decay_rate_of_adastar_is_what_a_parameter_decays_by(scales, expecte
     summaries = flatten_items(context.get_summaries())
     rates = {path.removeprefix("apply_lr_and_wd/"): float(x) for path, x in summaries}
     decays = {path: rate for path, rate in rates.items() if "weight_decay_rate" in path}
+    assert rates["learning_rate"] == pytest.approx(0.2)
     assert decays == pytest.approx(expected)
     rate = decays.get("a/weight_decay_rate") or decays["weight_decay_rate"]
     assert float(updates["a"][0]) == pytest.approx(-2 * rate)

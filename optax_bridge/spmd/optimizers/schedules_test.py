@@ -29,28 +29,9 @@ def test_as_schedule_fn(schedule, expected):
     assert float(optimizers.as_schedule_fn(schedule)(5)) == expected
 
 
-def test_polynomial_is_clamped_and_bent_by_the_power():
-    schedule = optimizers.polynomial(
-        begin_step=2, begin_value=1.0, end_step=6, end_value=3.0, power=2
-    )
-    assert values(schedule, [1, 2, 4, 6, 9]) == pytest.approx([1, 1, 1.5, 3, 3])
-
-
 def test_exponential():
     schedule = optimizers.exponential(begin_step=1, begin_value=1.0, end_step=3, end_value=0.01)
     assert values(schedule, [1, 2, 3, 4]) == pytest.approx([1, 0.1, 0.01, 0.01], rel=1e-5)
-
-
-def test_ema_schedule():
-    schedule = optimizers.ema_schedule(decay=0.99, warmup_steps=3, step_offset=1)
-    assert values(schedule, [0, 1, 2, 3, 4]) == pytest.approx([0, 0, 1 / 2, 2 / 3, 0.99])
-
-
-def test_segment_wise_counts_from_one_and_is_zero_before():
-    schedule = optimizers.segment_wise(
-        [lambda step: step * 1.0, 7, lambda step: step * 100.0], segment_steps=[2, 1]
-    )
-    assert values(schedule, [0, 1, 2, 3, 4, 5]) == [0, 1, 2, 7, 100, 200]
 
 
 @pytest.mark.parametrize(
@@ -95,10 +76,23 @@ def test_segment_wise_counts_from_one_and_is_zero_before():
             [1.8, 1, 0],
         ),
         (optimizers.polynomial(begin_step=3, begin_value=7, end_step=3), [1, 3, 5], [7, 7, 7]),
+        (
+            optimizers.polynomial(begin_step=2, begin_value=1, end_step=6, end_value=3, power=2),
+            [1, 2, 4, 6, 9],
+            [1, 1, 1.5, 3, 3],
+        ),
+        (
+            optimizers.segment_wise(
+                [lambda s: 1.0 * s, 7, lambda s: 1e2 * s], segment_steps=[2, 1]
+            ),
+            [0, 1, 2, 3, 4, 5],
+            [0, 1, 2, 7, 100, 200],
+        ),
         (optimizers.inverse_sqrt, [1, 4, 16], [1, 0.5, 0.25]),  # the schedule itself
         (lambda step: optimizers.inverse_sqrt(step, warmup_steps=4), [1, 16], [0.5, 0.25]),
         (optimizers.adafactor(2, warmup_steps=100, step_offset=1), [0, 99, 399], [2e-3, 0.2, 0.1]),
         (optimizers.adafactor_decay_rate(c=0.5, step_offset=3), [1, 4, 7], [0, 0, 0.5]),
+        (optimizers.ema_schedule(0.99, warmup_steps=3, step_offset=1), [0, 3, 4], [0, 2 / 3, 0.99]),
         (optimizers.decay_bias_correction(0.5), [1, 2, 3], [0, 1 / 3, 3 / 7]),
         (optimizers.stepwise([0.5, lambda step: step + 10.0], [4]), [3, 4, 6], [0.5, 10, 12]),
     ],

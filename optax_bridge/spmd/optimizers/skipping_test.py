@@ -127,6 +127,9 @@ def test_lion_is_that_of_optax():
         expected, expected_state = other.update(gradients(norm), expected_state, VALUES)
         for a, b in zip(jax.tree.leaves(updates), jax.tree.leaves(expected), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-6)
+    tx = optimizers.lion_optimizer(0.1, 0.9, 0.99, multiply_by_parameter_scale=True)
+    updates, _ = tx.update(gradients(1.0), tx.init(PARAMS), PARAMS)
+    np.testing.assert_allclose(updates["w"], [-0.1 * 12.5**0.5] * 2, rtol=1e-6)
 
 
 ADASTAR: dict[str, Any] = dict(
