@@ -217,8 +217,8 @@ def test_what_is_factored() -> None:
 def test_the_second_longest_axis_of_what_was_factored_says_from_which_length_on() -> None:
     params = array(3, 8, 16)
     state = legacy_optim.Adafactor(min_dim_size_to_factor=4).init_param_state(params)
-    settings = ENTRIES["adafactor"].inferred([((), params, vars(state))])
-    assert settings == {"factored": True, "min_dim_size_to_factor": 8}
+    infer: Any = ENTRIES["adafactor"].inferred
+    assert infer([((), params, vars(state))]) == {"factored": True, "min_dim_size_to_factor": 8}
 
 
 def test_an_axis_without_a_name_is_of_no_role() -> None:
