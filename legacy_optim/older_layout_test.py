@@ -42,13 +42,17 @@ def test_a_state_for_each_group_is_read() -> None:
     ("number", "part", "value", "message"),
     [
         ("0", "param_states", {}, r"groups of \[1, 2\] leaves, found \[0, 2\]"),
+        (None, "", None, r"groups of \[1, 2\] leaves, found \[2, 1\]"),
         ("1", "step", np.int32(2), r"one step for all groups, found \[1, 2\]"),
     ],
-    ids=["leaves", "steps"],
+    ids=["leaves", "order", "steps"],
 )
 def test_other_groups_are_refused(number: str, part: str, value: Any, message: str) -> None:
     optimizer, old = grouped()
-    old["state"][number][part] = value
+    if number is None:
+        old["state"] = dict(zip("01", reversed(old["state"].values()), strict=True))
+    else:
+        old["state"][number][part] = value
     with pytest.raises(ValueError, match=message):
         serialization.from_state_dict(optimizer, old)
 

@@ -178,6 +178,7 @@ def test_a_command_is_shown_as_text_below_the_current_folder(monkeypatch, capsys
     assert cells.shell_output(f'{sys.executable} -c "{program}"') == "x"
     cells.shell("echo ${PATH%%:*}")
     assert capsys.readouterr().out == f"$ echo ${{PATH%%:*}}\n{Path(sys.executable).parent}\n"
+    assert "<figcaption>a &lt; b</figcaption>" in pictures.figures({"a < b": ""})
     assert pictures.diff("echo x") == "```console\n$ echo x\n```\n\n```diff\nx\n```\n"
     with pytest.raises(RuntimeError, match="ended with status 3"):
         cells.shell_output("exit 3")

@@ -10,6 +10,7 @@ import pytest
 from flint import arb
 
 from equivalence_tests import prove_equivalence
+from equivalence_tests.proof.algebra.algebra import Algebra
 from equivalence_tests.proof.counterexample.runs import Pair
 from equivalence_tests.proof.result import IDENTICAL, PURE, REALS
 from equivalence_tests.proof.testing import PARAMS, direct, leafwise
@@ -204,6 +205,12 @@ def test_a_function_in_two_forms_is_one(name: str):
 def test_functions_that_look_alike_are_two(name: str):
     left, right = map(direct, DIFFERENT[name])
     assert prove_equivalence(left, right, {"k": jnp.zeros((4, 3))}).verdict == "different"
+
+
+def test_a_product_below_a_fraction_has_brackets():
+    algebra = Algebra(32, 1000)
+    a, b, c = (algebra.leaf(name, ()) for name in "abc")
+    assert algebra.text(algebra.div(a, algebra.mul(b, c))) == "a / (b*c)"
 
 
 # Two forms of one function that the prover cannot see through: no example may be made up.

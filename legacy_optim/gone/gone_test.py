@@ -98,6 +98,7 @@ def test_a_message_says_since_when_and_what_to_do():
         "jax.experimental.optix.rmsprop": "use optax.rmsprop, and give centered by name",
         "jax.interpreters.xla.translations": "it was internal to JAX",
         "flax.config.bool_env": "run this with flax==0.6.1",
+        "jax.lax.tie_in": "it returned its second argument",
     }.items():
         entry = gone.find(name)
         assert entry and part in entry.message, entry

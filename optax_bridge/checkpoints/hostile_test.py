@@ -275,6 +275,10 @@ def test_both_layouts_of_orbax_are_read(ocdbt: bool, tmp_path: Path) -> None:
     orbax(tmp_path / "new", ocdbt=ocdbt)
     tree = read_checkpoint(tmp_path / "new" / ".." / "new").tree  # no way out of the checkpoint
     np.testing.assert_array_equal(tree["params"]["w"], np.ones((3, 4), np.float32))
+    if not ocdbt:  # a chunk that is lost is not read as zeros
+        (tmp_path / "new" / "params.w" / "0.0").unlink()
+        with pytest.raises(CheckpointError, match="params"):
+            np.asarray(read_checkpoint(tmp_path / "new").tree["params"]["w"])
 
 
 BAD_LEAVES = {

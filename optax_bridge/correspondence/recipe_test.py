@@ -124,6 +124,7 @@ REFUSED = [
     ("Momentum(nesterov=1)", "nesterov is True or False"),
     ("MultiOptimizer(Adam(1e-3))", "takes pairs of a traversal"),
     ("Adam(1, 2, 3, 4, 5, 6)", "takes 5 arguments"),
+    ("torch.optim.AdamW(p, 1, (0.9, 0.9), 1, 1, False, True)", "takes 5 arguments, lr, betas,"),
     ("Adam(**settings)", r"\*\*settings"),
     ("Adam(*settings)", "each written out"),
     ("WeightNorm()", "wrapped_optimizer is missing"),

@@ -316,13 +316,14 @@ def dense(name: str, *shape: int) -> dict[str, tuple[int, ...]]:
 
 
 def test_a_draft_marks_what_shapes_do_not_settle() -> None:
-    shapes = {"0.weight": (2, 1, 3, 3), "0.bias": (2,), "2.weight": (3, 8), "2.bias": (3,)}
-    shapes |= {"3.weight": (3, 3), "3.bias": (3,), "4.weight": (3, 3), "4.bias": (3,)}
-    fewer = {**dense("Conv_0", 3, 3, 1, 2), **dense("Dense_0", 8, 3), **dense("Dense_1", 3, 3)}
-    lines = draft(shapes, {**fewer, **dense("Dense_10", 3, 3)})
+    shapes = {"0.weight": (2, 1, 3, 3), "0.bias": (2,), "2.weight": (4, 8), "2.bias": (4,)}
+    shapes |= {"3.weight": (4, 4), "3.bias": (4,), "4.weight": (4, 4), "4.bias": (4,)}
+    fewer = {**dense("Conv_0", 3, 3, 1, 2), **dense("Dense_0", 8, 4), **dense("Dense_1", 4, 4)}
+    lines = draft(shapes, {**fewer, **dense("Dense_10", 4, 4)})
     assert lines["0.weight"] == '{ to = "params/Conv_0/kernel", as = "o i h w -> h w i o" }'
     assert "o (c s) -> (s c) o" in lines["2.weight"] and "unsure" in lines["2.weight"]
     assert "Dense_1/kernel" in lines["3.weight"] and "fits 2 places" in lines["3.weight"]
+    assert "(c s)" not in lines["3.weight"]  # nothing is flattened between two dense layers
     assert "Dense_10/bias" in lines["4.bias"] and "unsure" in lines["4.bias"]
     two = {"x/scale": (4,), "y/scale": (4,)}
     assert "fits 2 places" in draft({"a.scale": (4,)}, two)["a.scale"]
