@@ -120,7 +120,8 @@ def test_the_interval_of_a_median_goes_by_ranks():
 
 def test_groups_are_the_same_three_ways():
     half = problem.tree(problem.QUICK_TREE, "bfloat16")
-    assert {leaf.dtype.name for leaf in half.values()} == {"bfloat16"}
+    trees = (half, problem.gradients(half))
+    assert {leaf.dtype.name for leaf in jax.tree.leaves(trees)} == {"bfloat16"}
     params: Any = problem.equal_leaves(4, 2)
     for tx in growth._group(2).values():
         updates: Any = tx.update(jax.tree.map(jnp.ones_like, params), tx.init(params), params)[0]

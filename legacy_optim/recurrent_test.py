@@ -62,6 +62,9 @@ def test_todays_form_is_understood(kind: str):
     random: Any = getattr(nn, kind)(features=4, parent=None, carry_init=normal)
     jax.tree.map(
         np.testing.assert_array_equal,
-        (own.initialize_carry(key, (2,), 4), own.initialize_carry(key, (2,), 4, init_fn=normal)),
+        (
+            own.initialize_carry(key, (2,), 4),
+            own.initialize_carry(key, batch_dims=(2,), size=4, init_fn=normal),
+        ),
         (carry, random.initialize_carry(key, x.shape)),
     )

@@ -113,11 +113,6 @@ def test_traversals_can_be_copied_and_pickled(again: Any) -> None:
     assert list(traversal.iterate({"a": Flax([1, 2], 3)})) == [1, 2]
 
 
-def test_dunder_names_are_no_attributes_to_traverse() -> None:
-    assert not hasattr(T, "__array__")
-    assert not hasattr(T["a"], "__jax_array__")
-
-
 def test_traversals_can_be_subclassed() -> None:
     class Doubled(optim.Traversal):
         def update(self, fn: Any, inputs: Any) -> Any:
@@ -163,9 +158,3 @@ class TestModelParamTraversal:
             list(traversal.iterate(inputs))
         with pytest.raises(ValueError, match=f"not over a {type(inputs).__name__}"):
             traversal.update(lambda x: x, inputs)
-
-
-def test_flat_dicts_are_those_of_flax() -> None:
-    flat = traverse_util.flatten_dict(PARAMS, keep_empty_nodes=True)
-    assert flat["x", "z"] is traverse_util.empty_node
-    assert traverse_util.unflatten_dict(flat) == PARAMS

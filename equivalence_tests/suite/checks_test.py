@@ -47,6 +47,15 @@ def test_claim_on_odd_shapes(group: list[Check], monkeypatch: pytest.MonkeyPatch
             assert ulp <= most, f"{key}: {ulp} ULP; {again}"
 
 
+def test_the_proof_is_of_the_setting_that_ran(monkeypatch: pytest.MonkeyPatch):
+    settings: list[int] = []
+    prove = lambda result, setting: settings.append(setting)  # noqa: E731
+    monkeypatch.setattr("equivalence_tests.suite.checks.prove", prove)
+    second = ("momentum", 1, SYNTHETIC, "constant")
+    run([next(c for c in checks() if (c.entry, c.setting, c.problem, c.rate) == second)], 1)
+    assert settings == [1]
+
+
 @pytest.mark.parametrize("group", those(odd=False))
 def test_claim_in_real_training(group: list[Check]):
     (result,) = run(group, 60)
