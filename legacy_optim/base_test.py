@@ -260,14 +260,6 @@ class TestSerialization:
         assert same((again.target, again.state), (optimizer.target, optimizer.state))
 
 
-def test_restored_step_stays_int32() -> None:
-    fresh = trained(optim.Adam(0.1), steps=0)
-    saved = serialization.to_bytes(trained(optim.Adam(0.1)))
-    restored: Any = serialization.from_bytes(fresh, saved)
-    assert restored.state.step.dtype == np.int32
-    assert restored.apply_gradient(restored.target).state.step.dtype == np.int32
-
-
 @pytest.mark.filterwarnings("ignore:Optimizer.replicate is deprecated")
 @pytest.mark.filterwarnings("ignore:.*pmap:DeprecationWarning")
 class TestReplicate:

@@ -213,6 +213,12 @@ def test_a_product_below_a_fraction_has_brackets():
     assert algebra.text(algebra.div(a, algebra.mul(b, c))) == "a / (b*c)"
 
 
+def test_an_index_is_followed_through_two_flips_of_a_long_leaf():
+    two = direct(lambda g: jnp.flip(jnp.flip(g) + g))
+    proof = prove_equivalence(two, direct(lambda g: g + jnp.flip(g)), {"k": jnp.ones(40)})
+    assert proof.verdict == REALS
+
+
 # Two forms of one function that the prover cannot see through: no example may be made up.
 NOT_SEEN = {
     "a function of entries": (
