@@ -6,12 +6,12 @@ import builtins
 
 from legacy_optim import gone
 
-_PACKAGES = ("chex", "flax", "jax", "numpy", "optax", "orbax")
+PACKAGES = ("chex", "flax", "jax", "numpy", "optax", "orbax")
 
 
 def uses_gone_names(source: str) -> bool:
     """True if a file uses a name, or a keyword argument, that is gone."""
-    if not any(package in source for package in _PACKAGES):
+    if not any(package in source for package in PACKAGES):
         return False
     try:
         nodes = list(ast.walk(ast.parse(source)))

@@ -50,7 +50,7 @@ def placed(tree: dict[str, PyTree], sharding: PyTree) -> dict[str, PyTree]:
 
 
 def without_memory(template: T) -> T:
-    """The template with its large finite arrays as views of one zero: a file replaces them."""
+    """The template with its large finite arrays as views of one zero; JAX's own are deleted."""
 
     def outline_of_leaf(leaf: Leaf) -> Leaf:
         if not is_array(leaf) or is_key(leaf) or leaf.nbytes <= BLOCK or fault_in(leaf):
@@ -60,7 +60,7 @@ def without_memory(template: T) -> T:
     outline = jax.tree.map(outline_of_leaf, template)
     for old, new in zip(jax.tree.leaves(template), jax.tree.leaves(outline), strict=True):
         if isinstance(old, jax.Array) and old is not new:
-            old.delete()  # the program may hold it to the end
+            old.delete()  # the program may hold it to the end, and a file replaces it
     return outline
 
 

@@ -11,7 +11,7 @@ from functools import lru_cache
 from io import BytesIO
 from pathlib import Path
 
-from legacy_optim.gone.usage import uses_gone_names
+from legacy_optim.gone.usage import PACKAGES, uses_gone_names
 from optax_bridge._atomic import atomic_write, remove_abandoned
 
 # What `migrate` itself leaves in a file where a person has to decide.
@@ -26,6 +26,7 @@ _IMPORTS = re.compile(
     re.MULTILINE,
 )
 # Other files of such a program: these always matter, ...
+_IMPORTS_OF_PACKAGES = re.compile(rf"\b(?:import|from)\s+(?:{'|'.join(PACKAGES)})\b".encode())
 _WEAK = re.compile(
     rb"\.apply_gradient\(|\bdef +apply_gradient\(|\.(?:itemset|newbyteorder|ptp|tostring)\("
     rb"|\b(?:restore_checkpoint|from_bytes|from_state_dict)\b|\bsave_checkpoint|\ba_m(?:in|ax) *="
@@ -137,7 +138,7 @@ def has_old_names(data: bytes) -> bool:
 @lru_cache(maxsize=1024)
 def _uses_gone_names(data: bytes) -> bool:
     if data.lstrip()[:1] == b"{":  # a notebook: its cells may have magics, so it is looked into
-        return re.search(rb"\b(?:import|from)\s+(?:jax|flax|numpy|optax|chex)\b", data) is not None
+        return _IMPORTS_OF_PACKAGES.search(data) is not None
     return uses_gone_names(data.decode("utf-8", "replace"))
 
 

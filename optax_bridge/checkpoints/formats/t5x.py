@@ -109,7 +109,10 @@ def _metadata_in_index(spec: Mapping[str, PyTree], place: str, folder: Path) -> 
     if not isinstance(metadata, Mapping) or not {"shape", "chunks"} <= set(metadata):
         raise CheckpointError(place, f"metadata in the index or in {folder}/.zarray", "none")
     dtype = metadata.get("dtype") or spec.get("dtype")
-    dtype = dtype if dtype == "bfloat16" else np.dtype(dtype).str
+    try:
+        dtype = dtype if dtype == "bfloat16" else np.dtype(dtype).str
+    except TypeError:
+        raise CheckpointError(place, "a numeric dtype", brief(dtype)) from None
     return {
         "zarr_format": 2, "dtype": dtype, "compressor": {"id": "gzip", "level": 1}, "order": "C",
         "fill_value": None, "filters": None, **metadata,
