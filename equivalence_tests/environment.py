@@ -10,6 +10,8 @@ from optax_bridge.cli.installed import versions
 
 _FLAGS = ("jax_enable_x64", "jax_default_matmul_precision", "jax_numpy_dtype_promotion")
 PLATFORMS = ("cpu", "gpu", "tpu")
+_DEVICES = "--xla_force_host_platform_device_count"
+_IN_ORDER = "--xla_gpu_deterministic_ops"
 
 
 def first_device(platform: str | None) -> Any:
@@ -23,11 +25,19 @@ def first_device(platform: str | None) -> Any:
         return None
 
 
-def xla_flags(devices: int) -> str:
-    """The environment's XLA_FLAGS, with the CPU split into so many devices."""
-    flag = "--xla_force_host_platform_device_count"
-    others = [f for f in os.environ.get("XLA_FLAGS", "").split() if not f.startswith(flag)]
-    return " ".join([*others, f"{flag}={devices}"])
+def xla_flags(devices: int | None = None) -> str:
+    """The environment's XLA_FLAGS, with the CPU split into so many devices, if any.
+
+    And with sums in one order on a GPU: otherwise two programs may get different algorithms of
+    cuDNN for the gradient of one convolution, and one program's runs differ from each other.
+    """
+    flags = os.environ.get("XLA_FLAGS", "").split()
+    if devices is not None:
+        others = [flag for flag in flags if not flag.startswith(_DEVICES)]
+        flags = [*others, f"{_DEVICES}={devices}"]
+    if not any(flag.startswith(_IN_ORDER) for flag in flags):
+        flags.append(f"{_IN_ORDER}=true")
+    return " ".join(flags)
 
 
 def environment(device: Any) -> dict[str, object]:

@@ -62,6 +62,7 @@ def test_check_prints_a_table_writes_json_and_exits_zero(tmp_path: Path):
     lines = [line for line in run.stderr.splitlines() if "cpu_aot_loader.cc" not in line]
     assert lines == [f"written: {file}, {tmp_path / 'junit.xml'}"]
     assert content["ran"]
+    assert "--xla_gpu_deterministic_ops=true" in content["flags"]["XLA_FLAGS"].split()
     assert {row["verdict"] for row in content["results"]} == {"identical"}
     assert set(content["versions"]) >= {"jax", "jaxlib", "optax", "flax", "optax-bridge"}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["junit.xml", "result.json"]

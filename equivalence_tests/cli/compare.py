@@ -1,6 +1,7 @@
 """`optax-bridge compare`: any two optimizers, by runs and by proof, as one verdict."""
 
 import functools
+import os
 import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
@@ -96,13 +97,15 @@ def compare(
     shows_traceback: ShowsTraceback = False,
 ) -> None:
     """See `_ABOUT`."""
-    from equivalence_tests.environment import first_device  # JAX, which no help needs
+    # JAX, which no help needs
+    from equivalence_tests.environment import first_device, xla_flags
     from equivalence_tests.report.outputs import NOT_RUN, Outputs
     from equivalence_tests.sides.programs import check_arguments, old_names, silence_deprecations
     from optax_bridge.cli.programs import load_object, programs_given
     from optax_bridge.cli.terminal import plain_terminal
 
     silence_deprecations()
+    os.environ["XLA_FLAGS"] = xla_flags()
     outputs = Outputs(json, junit, report, shows_traceback=shows_traceback)
     try:
         device = first_device(platform)

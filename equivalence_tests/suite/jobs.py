@@ -108,8 +108,7 @@ def run_all(
 
 def prepare_process(devices: int | None) -> None:
     """Prepares a process that runs many cases; before JAX first asks for its devices."""
-    if devices is not None:
-        os.environ["XLA_FLAGS"] = xla_flags(devices)
+    os.environ["XLA_FLAGS"] = xla_flags(devices)
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
         caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         jax.config.update("jax_compilation_cache_dir", str(caches / "optax-bridge" / "jax"))
