@@ -235,7 +235,9 @@ _RMSPROP = torch_entry(
         "`optax.rmsprop` has `eps` inside the root unless `eps_in_sqrt=False`, and decays by 0.9 "
         "where PyTorch's `alpha` is 0.99. With momentum it scales by the rate before the trace, "
         "PyTorch after it: the same for a constant rate, another for a schedule, and another "
-        "buffer."
+        "buffer. With `centered`, a gradient beyond some 1e21 makes the square infinite, and that "
+        "of the mean too: on a GPU their difference is NaN in `optax.rmsprop`; on CPUs XLA "
+        "subtracts the product in one operation, as PyTorch does."
     ),
 )
 
