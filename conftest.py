@@ -3,7 +3,8 @@
 import gc
 import os
 import sys
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
 
@@ -61,3 +62,34 @@ def _restore_global_flags() -> Iterator[None]:
     for name, value in before.items():
         if getattr(jax.config, name) != value:
             jax.config.update(name, value)
+
+
+@pytest.fixture
+def recorded(request: pytest.FixtureRequest) -> Callable[[str, Mapping[str, object]], None]:
+    """Compares texts, or what calls say, with a file beside the test; RECORD=1 writes the file."""
+
+    def compare(file: str, cases: Mapping[str, object]) -> None:
+        path = request.path.with_name(file)
+        texts = {name: _said(case).rstrip() for name, case in cases.items()}
+        if os.environ.get("RECORD"):
+            path.write_text("".join(f"== {n}\n{text}\n\n" for n, text in texts.items()), "utf-8")
+        sections = path.read_text("utf-8").removeprefix("== ").split("\n\n== ")
+        expected = dict(section.rstrip().partition("\n")[::2] for section in sections)
+        assert texts == expected
+
+    return compare
+
+
+def _said(case: object) -> str:
+    """A text itself; of a call its warnings, and its error or its result."""
+    if not callable(case):
+        return str(case)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        warnings.simplefilter("ignore", DeprecationWarning)  # said once in a process
+        try:
+            result = case()
+        except Exception as error:
+            result = f"{type(error).__name__}: {error}"
+    said = [f"{warning.category.__name__}: {warning.message}" for warning in caught]
+    return "\n".join([*said, *([] if result is None else [str(result)])])

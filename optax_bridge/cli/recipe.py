@@ -184,18 +184,25 @@ def _scope(choice: Choice) -> str:
 
 def _print_fields(console: Console, described: Described, choice: Choice) -> None:
     """Prints the names of a legacy parameter's state fields in the recipe's state."""
-    fields = [field for entry in _entries(described) for field in entry.state]
-    names: dict[str, str] = {}
-    for field in fields:
-        public = [place for place in field.optax if choice.kind == "optax"]
-        places = public if choice.kind == "optax" else [field.exact]
-        fields_today = " or ".join(dict.fromkeys(place.rpartition(".")[2] for place in places))
-        if fields_today:
-            negated = " negated" if public and field.optax_sign < 0 else ""
-            names[field.legacy] = f"{field.legacy} is {fields_today}{negated}"
-    if names:
+    if names := list(dict.fromkeys(_fields(described, choice))):
         access = "optax.tree.get(opt_state, name) and optax.tree.set(opt_state, name=value)"
-        _print_prose(console, f"{', '.join(names.values())}: {access}\n", "state")
+        _print_prose(console, f"{', '.join(names)}: {access}\n", "state")
+
+
+def _fields(described: Described, choice: Choice) -> Iterator[str]:
+    """The fields of an optimizer and of those within it, by the recipe of each."""
+    from optax_bridge.correspondence.table import with_inner
+
+    is_public = choice.kind == "optax" and bool(described.entry.optax)
+    for field in described.entry.state:
+        places = field.optax if is_public else [field.exact]
+        negated = " negated" if is_public and field.optax_sign < 0 else ""
+        if names := " or ".join(dict.fromkeys(place.rpartition(".")[2] for place in places)):
+            yield f"{field.legacy} is {names}{negated}"
+    within: list[Described] = []
+    with_inner(described.settings, within.append)
+    for inner, part in zip(within, choice.parts, strict=True):
+        yield from _fields(inner, part)
 
 
 def _print_source(console: Console, lines: Sequence[str]) -> None:

@@ -18,6 +18,7 @@ from optax_bridge.correspondence.recipe import (
     Setting,
     Source,
     build,
+    render,
     resolve,
     substitute,
 )
@@ -303,9 +304,9 @@ class Entry:
             )
         for unsupported in self.unsupported:
             if not _same(settings[unsupported.name], unsupported.only):
-                shown = settings[unsupported.name]
+                shown = render(settings[unsupported.name])
                 raise UnsupportedSetting(
-                    f"{self.legacy.__name__}({unsupported.name}={shown!r}): {unsupported.message}"
+                    f"{self.legacy.__name__}({unsupported.name}={shown}): {unsupported.message}"
                 )
         for number, variant in enumerate(self.optax):
             if variant.fits(settings):

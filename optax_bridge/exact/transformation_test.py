@@ -131,11 +131,6 @@ def test_what_optax_freezes_stands_and_the_rest_takes_the_exact_step(tx: Any):
     np.testing.assert_array_equal(new["bias"], PARAMS["bias"])
 
 
-def test_a_function_without_a_step_is_refused_with_the_remedy():
-    with pytest.raises(TypeError, match=r"no exact step. Give step="):
-        DECAYED._replace(update=lambda updates, state, params=None: (updates, state))
-
-
 def test_a_step_of_zero_rank_and_python_numbers():
     tx = optax_bridge.sgd(0.5)
     new, _ = take_step(tx, 1.0, tx.init(2.0), 2.0)

@@ -168,9 +168,10 @@ class _Groups:
         for index, (part, override) in enumerate(zip(parts, overrides, strict=True)):
             if unused := unused_arguments(*part, override):
                 accepted = accepted_arguments(part[0])
+                taken = "not known" if accepted is None else ", ".join(sorted(accepted)) or "none"
                 raise TypeError(
-                    f"hyper_params[{index}]: group {index} takes no {', '.join(unused)}; it takes "
-                    f"{', '.join(sorted(accepted or ())) or 'nothing else'} per call"
+                    f"hyper_params[{index}]: group {index} takes no {', '.join(unused)} per call; "
+                    f"its arguments: {taken}"
                 )
         for group, part, override in zip(self.groups(params), parts, overrides, strict=True):
             result, new = take(*part, **{**override, **shared_arguments})

@@ -203,16 +203,6 @@ def test_a_skipped_step_leaves_everything_but_the_scale(make: Any, every: int):
     assert jax.tree.structure(new) == jax.tree.structure(state)
 
 
-@pytest.mark.parametrize(
-    ("name", "outside", "limit"),
-    [("accumulate_every", 0, 1), ("ema_decay", 1.5, 1.0), ("ema_decay", -0.1, 0.0)],
-)
-def test_settings_out_of_range(name: str, outside: Any, limit: Any):
-    with pytest.raises(ValueError, match=name):
-        create(**{name: outside})
-    assert getattr(create(**{name: limit}), name) == limit
-
-
 def schedule(count: Any) -> Any:
     return 0.5 / (count + 1)
 
@@ -273,27 +263,22 @@ def scaled_after() -> optax.GradientTransformation:
 
 
 NOT_READABLE = {
-    "two groups": (partition(optax_bridge.sgd(0.5), optax_bridge.adam(0.1)), "and 2 of"),
-    "an alias": (optax.adam(0.25), "0 in the state and 0 of.*inject_hyperparams"),
-    "none": (optax.identity(), "0 in the state and 0 of"),
-    "per call": (optax_bridge.sgd(), "given per call"),
-    "scaled after": (scaled_after(), "and 0 of"),
-    "under a condition": (optax.MultiSteps(optax_bridge.adam(schedule), 2), "and 0 of"),
-    "a schedule under a condition": (
-        optax.MultiSteps(injected(schedule), 2),
-        "a schedule within MultiStepsState",
-    ),
-    "wants arguments": (
-        optax.chain(optax_bridge.sgd(0.1), optax.contrib.reduce_on_plateau()),
-        "cannot be tried.*value",
-    ),
+    "two groups": partition(optax_bridge.sgd(0.5), optax_bridge.adam(0.1)),
+    "an alias": optax.adam(0.25),
+    "none": optax.identity(),
+    "per call": optax_bridge.sgd(),
+    "per call in a group": optax_bridge.multi_optimizer((KERNEL, optax_bridge.sgd())),
+    "scaled after": scaled_after(),
+    "under a condition": optax.MultiSteps(optax_bridge.adam(schedule), 2),
+    "a schedule under a condition": optax.MultiSteps(injected(schedule), 2),
+    "two in the state": partition(injected(0.1), injected(0.2)),
+    "wants arguments": optax.chain(optax_bridge.sgd(0.1), optax.contrib.reduce_on_plateau()),
 }
 
 
-@pytest.mark.parametrize(("tx", "message"), NOT_READABLE.values(), ids=NOT_READABLE)
-def test_a_rate_that_is_not_known_is_an_error(tx: Any, message: str):
-    with pytest.raises(ValueError, match=message):
-        _ = create(tx=tx).learning_rate
+def test_a_rate_that_is_not_known_is_an_error(recorded: Any):
+    states = {name: create(tx=tx) for name, tx in NOT_READABLE.items()}
+    recorded("rates.txt", {n: lambda s=state: s.learning_rate for n, state in states.items()})
 
 
 def test_reduce_on_plateau_scales_the_rate_and_sam_takes_its_gradient():
