@@ -176,7 +176,9 @@ SAID: dict[str, Any] = {
     "all frozen": lambda: str(optax_bridge.frozen("*", optax_bridge.sgd(1)).init(TREE)),
     "nothing masked": lambda: nothing(TREE),
     "nothing masked, strict": lambda: optax_bridge.path_mask("kernel", strict=True)(TREE),
-    "nothing traversed": lambda: optax_bridge.traversal_mask(ModelParamTraversal(nothing))({}),
+    "nothing traversed": lambda: optax_bridge.traversal_mask(ModelParamTraversal(lambda *_: True))(
+        {}
+    ),
     "strict": lambda: ANY.path_mask("*", strict=1.5),
     "no traversal": lambda: ANY.traversal_mask("*/bias"),
     "no glob": lambda: ANY.path_mask(3),
