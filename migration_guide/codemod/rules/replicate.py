@@ -53,8 +53,8 @@ from migration_guide.codemod.reading.tree import (
 from migration_guide.codemod.writing.context import Context, New
 
 _LEFT = (
-    "replicate() made each step average the gradients over the devices, and this file has no step "
-    "of this optimizer: write flax.jax_utils.replicate(optimizer), and "
+    "replicate() made each step average the gradients over the devices, and this file does not "
+    "show which steps, or over which axis: write flax.jax_utils.replicate(optimizer), and "
     "grads = jax.lax.pmean(grads, 'batch') before .apply_gradients(grads=grads)"
 )
 _SAVED = (
