@@ -66,10 +66,10 @@ def _restore_global_flags() -> Iterator[None]:
 
 @pytest.fixture
 def recorded(request: pytest.FixtureRequest) -> Callable[[str, Mapping[str, object]], None]:
-    """Compares texts, or what calls say, with a file beside the test; RECORD=1 writes the file."""
+    """Compares texts, or what calls say, with a file of `testdata`; RECORD=1 writes the file."""
 
     def compare(file: str, cases: Mapping[str, object]) -> None:
-        path = request.path.with_name(file)
+        path = request.path.parent / "testdata" / file
         texts = {name: _said(case).rstrip() for name, case in cases.items()}
         if os.environ.get("RECORD"):
             path.write_text("".join(f"== {n}\n{text}\n\n" for n, text in texts.items()), "utf-8")

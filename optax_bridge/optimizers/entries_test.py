@@ -1,6 +1,6 @@
 """What `recipe` prints of every optimizer, whole, and the values that its settings can take.
 
-`RECORD=1` before the command of pytest writes `entries.txt` again.
+`RECORD=1 python -m pytest` writes `testdata/entries.txt` again.
 """
 
 import io
