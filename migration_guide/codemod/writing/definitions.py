@@ -21,6 +21,7 @@ from migration_guide.codemod.writing import settings
 from optax_bridge.correspondence import Entry
 
 _DEEPEST = 12
+_CONSTANTS = ("True", "False", "None")
 _COPIES = ("flax.jax_utils.replicate", "flax.jax_utils.unreplicate")
 
 
@@ -56,7 +57,7 @@ def definition_text(analysis: Analysis, node: cst.BaseExpression) -> str:
 def origin(analysis: Analysis, node: cst.BaseExpression) -> cst.BaseExpression:
     """Returns a variable's first value: the one that is not computed from itself."""
     seen = 0
-    while isinstance(node, cst.Name) and seen < _DEEPEST:
+    while isinstance(node, cst.Name) and node.value not in _CONSTANTS and seen < _DEEPEST:
         values = [v for v in analysis.assigned_to(node) if not _mentions(v, node.value)]
         values = values or [_argument_for(analysis, node)]
         if len(values) != 1:
@@ -213,9 +214,11 @@ def _setting(a: Analysis, entry: Entry, name: str, arg: cst.Arg, depth: int) -> 
     if entry.parts is not None and entry.hyper_params[0].legacy == name:
         return _definition(a, arg.value, depth + 1)
     text = literal(a, arg.value)
-    if not text and name != "learning_rate":
+    if name == "learning_rate" and text in ("", "None"):
+        return UNKNOWN_RATE
+    if not text:
         raise Unknown
-    return text or UNKNOWN_RATE
+    return text
 
 
 def literal(a: Analysis, node: cst.BaseExpression) -> str:
