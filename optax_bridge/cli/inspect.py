@@ -192,7 +192,7 @@ def _step(read: "Read", path: "Names") -> object:
     step = at_path(read.tree, path)["step"]
     if is_array(step) and step.size != 1:
         return f"{step.dtype}{list(step.shape)}"
-    return np.asarray(step).tolist() if is_array(step) else brief(step)
+    return np.asarray(step).tolist() if is_array(step) or isinstance(step, int) else brief(step)
 
 
 def _facts(read: "Read", parts: "list[Part]", states: "dict[Names, object]") -> dict[str, object]:

@@ -29,9 +29,6 @@ def make_state():
     params = {"dense": {"kernel": jnp.zeros((2, 3)), "bias": jnp.zeros(3)}}
     create = lambda tx: optax_bridge.TrainState.create(apply_fn=None, params=params, tx=tx)
     return {"actor": create(optax.adam(0.1)), "critic": create(optax_bridge.adam()), "epoch": 0}
-
-def fails():
-    raise RuntimeError("no data set here")
 """
 
 
@@ -98,46 +95,6 @@ def test_like_a_program_each_optimizer_becomes_what_it_is_there(tmp_path: Path) 
     assert done.exit_code == 0, done.stderr
     back = read_checkpoint(tmp_path / "back").tree
     assert set(back["critic"]) == {"target", "state"} and "opt_state" in back["actor"]
-
-
-@pytest.mark.parametrize(
-    "option", [["--layout", "flat"], ["--recipe", "exact"], ["--part", "actor"]]
-)
-def test_what_a_template_decides_is_no_option(option: list[str], tmp_path: Path) -> None:
-    source = old_file(tmp_path, "tuple")
-    done = bridge("convert", source, tmp_path / "new", "--like", "program.py:f", *option)
-    assert done.exit_code == 2 and option[0] in done.stderr
-    assert not (tmp_path / "new").exists()
-
-
-@pytest.mark.parametrize(
-    ("like", "message"),
-    [
-        ("program.py", "module:name"),
-        ("program.py:nothing", "no attribute 'nothing'"),
-        ("nothing.py:make_state", "no file"),
-        ("program.py:fails", "no data set here"),
-        ("program.py:make_state", "['actor']"),
-        ("old.py:f", "Migrate it first: optax-bridge migrate --write old.py"),
-        ("old_name.py:f", "Migrate it first: optax-bridge migrate --write old_name.py"),
-        ("like.py:f", "Migrate it first: optax-bridge migrate --write old.py"),
-        ("like_name.py:f", "Migrate it first: optax-bridge migrate --write old_name.py"),
-    ],
-)
-def test_a_template_that_is_none_is_one_clear_line(
-    like: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "program.py").write_text(PROGRAM)
-    (tmp_path / "old.py").write_text("from flax import optim\n")
-    (tmp_path / "like.py").write_text("from old import f\n")
-    (tmp_path / "like_name.py").write_text("import old_name\nf = lambda: old_name.f()\n")
-    (tmp_path / "old_name.py").write_text("import flax\nf = lambda: flax.optim.Adam(0.1)\n")
-    done = bridge("convert", old_file(tmp_path, "tuple"), tmp_path / "new", "--like", like)
-    assert done.stdout == ""
-    assert done.exit_code == (1 if like == "program.py:make_state" else 2)  # which does not fail
-    assert message in done.stderr and "Traceback" not in done.stderr
-    assert not (tmp_path / "new").exists()
 
 
 def test_groups_of_both_kinds_go_there_and_back(tmp_path: Path) -> None:

@@ -100,51 +100,42 @@ def test_parsing_fills_in_the_defaults(subtests: pytest.Subtests):
             assert {name: parsed[name] for name in settings} == settings
 
 
-REFUSED = [
-    ("Adam(", "not a Python expression: .* at column 5"),
-    ("", "not a Python expression"),
-    ("Adam", r"is a name, not a call: write Adam\(\)"),
-    ("Adm(0.1)", "is Adam meant"),
-    ("AdamW(lr=0.1)", "is torch.optim.AdamW meant"),
-    ("[1, 2]", "not a call of a legacy optimizer. Expected one of AdaBelief"),
-    ("__import__('os').system('true')", "Expected one of"),
-    ("mxnet.optimizer.Adam(1e-3)", "mxnet.optimizer.Adam is not the Adam of flax.optim"),
-    ("WeightNorm(optax.adam(1e-3))", "optax.adam is not the Adam of flax.optim"),
-    ("Adam(beta3=1)", "beta3; is beta2 meant|beta3; is beta1 meant"),
-    ("Adam(lr=1)", "no argument lr; is learning_rate meant"),
-    ("Momentum(decay=0.9)", "no argument decay; is beta meant"),
-    ("Adam(0.1, learning_rate=0.1)", "learning_rate is given twice"),
-    ("Adam('abc')", "learning_rate is a finite number, or None, or an expression"),
-    ("Adam(True)", "a finite number"),
-    ("Adam(beta1=2)", "beta1 is a number from 0 to below 1, .*; found 2"),
-    ("Adam(beta2=1.0)", "beta2 is a number from 0 to below 1, .*; found 1.0"),
-    ("Adam(alpha=1e-3)", "no argument alpha; is learning_rate meant"),
-    ("Adam(eps=-1)", "eps is a number, 0 or more"),
-    ("Momentum(beta=1.5)", "beta is a number from 0 to 1"),
-    ("Momentum(nesterov=1)", "nesterov is True or False"),
-    ("MultiOptimizer(Adam(1e-3))", "takes pairs of a traversal"),
-    ("Adam(1, 2, 3, 4, 5, 6)", "takes 5 arguments"),
-    ("torch.optim.AdamW(p, 1, (0.9, 0.9), 1, 1, False, True)", "takes 5 arguments, lr, betas,"),
-    ("Adam(**settings)", r"\*\*settings"),
-    ("Adam(*settings)", "each written out"),
-    ("WeightNorm()", "wrapped_optimizer is missing"),
-    ("(" * 300 + ")" * 300, "not a Python expression|Expected one of"),
-    ("Adam(\x00)", "not a Python expression"),
-    ("Adam(learning_rate=1j)", "'1j' is not a setting"),
-    ("Adam(0.1, (1, (2, b'x')))", "is not a setting"),
-    ("Adam([0.1])", r"'\[0.1\]' is not a setting"),
-    ("Adam(" + "-" * 3000 + "1)", "not a Python expression|nested too deep"),
-    ("-" * 100, "^'-{100}' is not"),
-    ("-" * 101, r"^'-{100}'\.\.\. is not"),
-    ("Adam(" + "a." * 3000 + "b)", "not a Python expression|nested too deep"),
-    ("Adam('" + "x" * 20_000 + "')", "at most 10000"),
-    ("WeightNorm(1)", "wrapped_optimizer is an optimizer"),
-]
+REFUSED = (
+    *(
+        "Adam",
+        "Adm(0.1)",
+        "AdamW(lr=0.1)",
+        "[1, 2]",
+        "__import__('os').system('true')",
+        "lambda: 1",
+    ),
+    *("mxnet.optimizer.Adam(1e-3)", "WeightNorm(optax.adam(1e-3))", "optax_bridge.adam(0.1)"),
+    *("Adam(beta3=1)", "Adam(lr=1)", "Momentum(decay=0.9)", "Adam(0.1, learning_rate=0.1)"),
+    *("Adam('abc')", "Adam(True)", "Adam(beta1=2)", "Adam(beta2=1.0)", "Adam(alpha=1e-3)"),
+    *("Adam(eps=-1)", "Momentum(beta=1.5)", "Momentum(nesterov=1)", "Adam(zzz=1)"),
+    *("Adafactor(beta1=-1)", "Adafactor(clipping_threshold='x')", "torch.optim.Adam(betas=(1, 0))"),
+    *("torch.optim.Adam(betas=0.9)", "torch.optim.AdamW(p, 1, (0.9, 0.9), 1, 1, False, True)"),
+    *("torch.optim.SGD(0.1)", "optim.SGD([{'params': p}])", "torch.optim.Adm(lr=1)"),
+    *("MultiOptimizer(Adam(1e-3))", "MultiOptimizer()", "MultiOptimizer((1, Adam(1)))"),
+    *("MultiOptimizer(('*', Adam(1)), strict=1)", "MultiOptimizer(('*', 3))"),
+    *("Adam(1, 2, 3, 4, 5, 6)", "Adam(**settings)", "Adam(*settings)", "WeightNorm()"),
+    *("WeightNorm(1)", "WeightNorm(Adam(beta1=2))", "Adam(learning_rate=1j)", "Adam([0.1])"),
+    *("Adam(0.1, (1, (2, b'x')))", "Adam(weight_decay={1: 2})", "Adam('" + "x" * 20_000 + "')"),
+)
+# Where Python's parser itself gives up, and how, differs between its releases.
+TOO_MUCH = ("Adam(", "", "Adam(\x00)", "(" * 300 + ")" * 300, "Adam(" + "-" * 3000 + "1)")
 
 
-def test_what_is_no_constructor_call_is_refused(subtests: pytest.Subtests):
-    for text, message in REFUSED:
-        with subtests.test(text[:60]), pytest.raises(ExpressionError, match=message):
+def test_what_is_no_constructor_call_is_refused(recorded: Any, subtests: pytest.Subtests):
+    recorded("refused.txt", {text[:60]: lambda text=text: parse(text) for text in REFUSED})
+    for length, end in ((100, ""), (101, r"\.\.\.")):
+        with pytest.raises(ExpressionError, match=f"^'-{{100}}'{end} is not a Python expression"):
+            parse("-" * length)
+    for text in (*TOO_MUCH, "Adam(" + "a." * 3000 + "b)"):
+        with (
+            subtests.test(text[:60]),
+            pytest.raises(ExpressionError, match=r"is (not a|nested too deep)"),
+        ):
             parse(text)
 
 
