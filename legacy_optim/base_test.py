@@ -2,7 +2,6 @@
 
 import collections
 import pickle
-import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -177,54 +176,11 @@ def test_hyper_params_may_be_of_any_class(hyper_params: Any) -> None:
     assert (optimizer.apply_gradient({"w": ONES}, hyper_params=Rates(1.0)).target["w"] == 0).all()
 
 
-@pytest.mark.parametrize(
-    ("name", "equal"),
-    {
-        "params": "optimizer.target",
-        "opt_state": "optimizer.state.param_states",
-        "step": "optimizer.state.step",
-        "tx": "optimizer.optimizer_def",
-        "apply_gradients": "optimizer.apply_gradient(grads)",
-    }.items(),
-)
-def test_an_attribute_of_a_train_state_says_the_old_one(name: str, equal: str) -> None:
-    optimizer = optim.Adam(0.1).create(jnp.ones(2))
-    with pytest.raises(AttributeError, match=f"{name}.*TrainState has: .*{re.escape(equal)}"):
-        getattr(optimizer, name)
-    assert not hasattr(optimizer, name)
-    with pytest.raises(AttributeError, match=r"^'Optimizer' object has no attribute 'other'$"):
-        _ = optimizer.other  # type: ignore[attr-defined]
-
-
-def test_an_optimizer_of_another_library_says_the_one_here() -> None:
-    for name, equal in {"AdamW": "Adam(learning_rate, weight_decay", "RMSprop": "RMSProp"}.items():
-        with pytest.raises(AttributeError, match=f"{name}.*use {re.escape(equal)}"):
-            getattr(optim, name)
-        with pytest.raises(ImportError, match=f"{name}.*use {re.escape(equal)}"):
-            exec(f"from legacy_optim import {name}")
-    with pytest.raises(AttributeError, match=r"has no attribute 'Other'$"):
-        getattr(optim, "Other")  # noqa: B009
-
-
-def test_a_rate_that_is_no_number_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"Adam\(learning_rate='1e-3'\): expected a number"):
-        optim.Adam(learning_rate="1e-3")  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"Momentum\(beta='0.9'\)"):
-        optim.Momentum(0.1, beta="0.9")  # type: ignore[arg-type]
-    scheduled = optim.Adam(lambda step: 0.1 * step).create(jnp.ones(2))  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"learning_rate=schedule\(step\)"):
-        scheduled.apply_gradient(jnp.ones(2))
-
-
 def test_definitions_can_be_subclassed() -> None:
     optimizer = SignDescent(0.5).create({"w": ONES}).apply_gradient({"w": -7 * ONES})
     assert (optimizer.target["w"] == 1.5).all()
-    own: Any = optim.OptimizerDef(None)
-    with pytest.raises(NotImplementedError, match="OptimizerDef must define init_param_state"):
-        own.create(ONES)
-    expected = r"^OptimizerDef must define apply_param_gradient\(step, hyper_params, param, state, "
-    with pytest.raises(NotImplementedError, match=expected):
-        own.apply_param_gradient(0, None, 0.0, None, 0.0)
+    own: Any = optim.Adam(0.1).create(ONES)
+    assert not hasattr(own, "params")
 
 
 @pytest.mark.filterwarnings("ignore:(compute_gradient|optimize) is deprecated")
@@ -304,7 +260,3 @@ class TestReplicate:
             devices=devices,
         )
         assert (step(replicated, jnp.stack([ONES, ONES])).unreplicate().target == 0.5).all()
-
-    def test_unreplicate_needs_a_replicated_optimizer(self) -> None:
-        with pytest.raises(ValueError, match=r"its definition is a Momentum.*jax_utils"):
-            optim.Momentum(0.1).create(ONES).unreplicate()

@@ -1,6 +1,5 @@
 """MultiOptimizer: which leaves each group holds, their states, overrides and errors."""
 
-import re
 import warnings
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -155,60 +154,3 @@ def test_a_group_may_be_empty() -> None:
     definitions = (nothing, optim.WeightNorm(optim.Adam(0.1))), (T["w"], optim.Momentum(0.5))
     optimizer = optim.MultiOptimizer(*definitions).create({"w": W}).apply_gradient({"w": W})
     assert (optimizer.target["w"] == 0.5).all()
-
-
-class TestErrors:
-    def test_overlap_names_leaves_and_groups(self) -> None:
-        params = {"a": {"x": 0.0, "y": 0.0}, "b": {"y": 0, "z": 0.0}}
-        by_name = optim.ModelParamTraversal(lambda path, _: path[-2:] in ("/x", "/y"))
-        by_type = optim.ModelParamTraversal(
-            lambda path, value: value.dtype == jnp.int32 or path.endswith("/z")
-        )
-        definition = optim.MultiOptimizer(
-            (by_name, optim.GradientDescent(1.0)), (by_type, optim.GradientDescent(10.0))
-        )
-        with pytest.raises(ValueError, match="Multiple optimizers match") as caught:
-            jax.jit(definition.init_state)(params)
-        message = str(caught.value)
-        assert "params['b']['y'] by [0, 1]" in message
-        assert "params['a']['y'] by" not in message
-        assert "{'a': {'x': [0], 'y': [0]}, 'b': {'y': [0, 1], 'z': [1]}}" in message
-
-    def test_a_traversal_that_selects_a_leaf_twice_overlaps_itself(self) -> None:
-        definition = optim.MultiOptimizer((T.merge(T["w"], T.tree()), optim.Momentum(0.1)))
-        with pytest.raises(ValueError, match=r"params\['w'\] by \[0, 0\]"):
-            definition.create({"w": W})
-
-    @pytest.mark.parametrize(
-        ("traversal", "kind"), [(T["a"], "dict"), (T, "dict"), (T["l"], "list")]
-    )
-    def test_a_subtree_is_no_leaf(self, traversal: Any, kind: str) -> None:
-        expected = rf"selects a {kind}, not a single parameter.*\.tree\(\)"
-        with pytest.raises(ValueError, match=expected):
-            optim.Momentum(0.1).create({"a": {"w": W}, "l": [W]}, focus=traversal)
-
-    @pytest.mark.parametrize(
-        ("pick", "found"),
-        [
-            (lambda all_: all_[:1], "has 1 entries for 2 optimizers"),
-            (lambda all_: all_ + all_[:1], "has 3 entries for 2 optimizers"),
-            (lambda all_: all_[0], "is a _MomentumHyperParams for 2 optimizers"),
-        ],
-        ids=["too few", "too many", "no list"],
-    )
-    def test_hyper_params_for_each_group(self, pick: Any, found: str) -> None:
-        pairs = (T["w"], optim.Momentum(0.1)), (T["b"], optim.Momentum(0.1))
-        optimizer = optim.MultiOptimizer(*pairs).create({"w": W, "b": W})
-        own = pick(optimizer.optimizer_def.hyper_params)
-        with pytest.raises(ValueError, match=f"hyper_params {re.escape(found)}"):
-            optimizer.apply_gradient({"w": W, "b": W}, hyper_params=own, learning_rate=0.1)
-
-    def test_no_group(self) -> None:
-        with pytest.raises(ValueError, match="at least one pair"):
-            optim.MultiOptimizer()
-
-    def test_an_override_that_one_group_does_not_take(self) -> None:
-        pairs = (T["w"], optim.Momentum(0.1)), (T["b"], optim.GradientDescent(0.1))
-        optimizer = optim.MultiOptimizer(*pairs).create({"w": W, "b": W})
-        with pytest.raises(TypeError, match="GradientDescent has no hyper-parameter beta"):
-            optimizer.apply_gradient({"w": W, "b": W}, beta=0.5)

@@ -1,11 +1,10 @@
-"""States as releases before the last laid them out: read where they go on, else refused by name."""
+"""States of groups as releases before the last laid them out; what is refused: `errors_test.py`."""
 
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from flax import serialization
 
 import legacy_optim as optim
@@ -36,36 +35,3 @@ def test_a_state_for_each_group_is_read() -> None:
     jax.tree.map(np.testing.assert_array_equal, restored, optimizer)
     many = {str(number): {"step": number, "param_states": {}} for number in range(11)}
     assert grouped_states(many) == [*many.values()]  # 10 is behind 9
-
-
-@pytest.mark.parametrize(
-    ("number", "part", "value", "message"),
-    [
-        ("0", "param_states", {}, r"groups of \[1, 2\] leaves, found \[0, 2\]"),
-        (None, "", None, r"groups of \[1, 2\] leaves, found \[2, 1\]"),
-        ("1", "step", np.int32(2), r"one step for all groups, found \[1, 2\]"),
-    ],
-    ids=["leaves", "order", "steps"],
-)
-def test_other_groups_are_refused(number: str, part: str, value: Any, message: str) -> None:
-    optimizer, old = grouped()
-    if number is None:
-        old["state"] = dict(zip("01", reversed(old["state"].values()), strict=True))
-    else:
-        old["state"][number][part] = value
-    with pytest.raises(ValueError, match=message):
-        serialization.from_state_dict(optimizer, old)
-
-
-@pytest.mark.parametrize("in_a_group", [False, True])
-def test_the_first_weight_norm_is_refused_by_name(in_a_group: bool) -> None:
-    definition: optim.OptimizerDef = optim.WeightNorm(optim.Momentum(0.1))
-    if in_a_group:
-        definition = optim.MultiOptimizer((KERNELS, definition))
-    optimizer = definition.create(PARAMS)
-    saved: Any = serialization.to_state_dict(optimizer)
-    state = saved["state"]["param_states"]["a"]["k"]
-    state["mult"] = state.pop("scale")
-    del state["direction"]
-    with pytest.raises(ValueError, match=r"Up to 0\.3\.6 WeightNorm kept.*with a fresh state"):
-        serialization.from_state_dict(optimizer, saved)

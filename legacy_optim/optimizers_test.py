@@ -6,7 +6,6 @@ What they compute and keep, the recordings of the genuine `flax.optim` say:
 
 import inspect
 
-import jax.numpy as jnp
 import pytest
 
 import legacy_optim as optim
@@ -39,12 +38,3 @@ def test_arguments_and_hyper_parameters_have_their_order_and_defaults(name: str)
     assert shown == ["learning_rate=None", *filter(None, TABLE[name].split(", "))]
     for key, value in vars(getattr(optim, name)().hyper_params).items():
         assert repr(value) == defaults[key]
-
-
-@each
-def test_a_missing_rate_and_an_unknown_override_are_named(name: str) -> None:
-    optimizer = getattr(optim, name)().create(jnp.ones(3))
-    with pytest.raises(ValueError, match=rf"{name}\(learning_rate=.*apply_gradient\(grads"):
-        optimizer.apply_gradient(jnp.ones(3))
-    with pytest.raises(TypeError, match=rf"{name} has no hyper-parameter lr; it has learning_rate"):
-        optimizer.apply_gradient(jnp.ones(3), lr=1.0)

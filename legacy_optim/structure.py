@@ -68,5 +68,5 @@ def _child_nodes(tree: PyTree) -> dict[str, PyTree]:
 
 
 def _summary(treedef: Any) -> str:
-    text = str(treedef).removeprefix("TreeDef(").removesuffix(")")
+    text = str(treedef).removeprefix("PyTreeDef(").removesuffix(")")
     return text if len(text) <= 500 else f"{text[:500]}..."

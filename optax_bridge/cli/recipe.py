@@ -149,7 +149,9 @@ def _print_choice(
     source = [f"import {name}" for name in imports(choice.call)]
     source += ["", f"tx = {_laid_out(choice.call, console.width)}"]
     _print_source(console, source)
-    _print_fields(console, described, choice)
+    if names := list(dict.fromkeys(_fields(described, choice))):
+        access = "optax.tree.get(opt_state, name) and optax.tree.set(opt_state, name=value)"
+        _print_prose(console, f"{', '.join(names)}: {access}\n", "state")
     for entry in _entries(described):
         if choice.kind == "optax" and entry.parts and f"{entry.port}(" in render(choice.call):
             _print_prose(
@@ -180,13 +182,6 @@ def _scope(choice: Choice) -> str:
     holds = [name for name in Dtype if name in choice.dtypes]
     text = f"holds for parameters in {', '.join(holds)}" if holds else "holds in no dtype"
     return f"{text}. {choice.reason}" if choice.reason else text
-
-
-def _print_fields(console: Console, described: Described, choice: Choice) -> None:
-    """Prints the names of a legacy parameter's state fields in the recipe's state."""
-    if names := list(dict.fromkeys(_fields(described, choice))):
-        access = "optax.tree.get(opt_state, name) and optax.tree.set(opt_state, name=value)"
-        _print_prose(console, f"{', '.join(names)}: {access}\n", "state")
 
 
 def _fields(described: Described, choice: Choice) -> Iterator[str]:
