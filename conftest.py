@@ -65,19 +65,28 @@ def _restore_global_flags() -> Iterator[None]:
 
 
 @pytest.fixture
-def recorded(request: pytest.FixtureRequest) -> Callable[[str, Mapping[str, object]], None]:
-    """Compares texts, or what calls say, with a file of `testdata`; RECORD=1 writes the file."""
+def recorded(request: pytest.FixtureRequest) -> Callable[..., None]:
+    """Compares texts, or what calls say, with a file of `testdata`; RECORD=1 writes the file.
 
-    def compare(file: str, cases: Mapping[str, object]) -> None:
+    With `some=True` the file has those of other tests as well.
+    """
+
+    def compare(file: str, cases: Mapping[str, object], *, some: bool = False) -> None:
         path = request.path.parent / "testdata" / file
         texts = {name: _said(case).rstrip() for name, case in cases.items()}
         if os.environ.get("RECORD"):
+            texts = {**_sections(path), **texts} if some and path.exists() else texts
             path.write_text("".join(f"== {n}\n{text}\n\n" for n, text in texts.items()), "utf-8")
-        sections = path.read_text("utf-8").removeprefix("== ").split("\n\n== ")
-        expected = dict(section.rstrip().partition("\n")[::2] for section in sections)
-        assert texts == expected
+        expected = _sections(path)
+        assert texts == ({name: expected.get(name) for name in texts} if some else expected)
 
     return compare
+
+
+def _sections(path: Path) -> dict[str, str]:
+    """The texts of a file, by their names."""
+    sections = path.read_text("utf-8").removeprefix("== ").split("\n\n== ")
+    return dict(section.rstrip().partition("\n")[::2] for section in sections)
 
 
 def _said(case: object) -> str:

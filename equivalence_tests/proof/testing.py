@@ -1,5 +1,6 @@
 """Shared by tests of proofs: a proof that runs bear out, small optimizers."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,7 @@ import optax_bridge
 from equivalence_tests import Verdict, check_equivalence
 from equivalence_tests.proof.prover import prove_equivalence
 from equivalence_tests.proof.reading.sides import MakeSide
-from equivalence_tests.proof.result import Proof
+from equivalence_tests.proof.result import IDENTICAL, REALS, Proof
 from equivalence_tests.sides.adapt import SideLike
 from optax_bridge.metadata.trees import Leaf, OptState, PyTree, Updates
 
@@ -31,6 +32,23 @@ def assert_proved(
     numbers = options.get("hyper_params")
     assert_runs_agree(*((left, right) if numbers is None else (left(numbers), right(numbers))))  # type: ignore[operator]
     return proof
+
+
+def text_of(proof: Proof) -> str:
+    """A proof as text, without times, the sides' types, and the scope, which takes long to find."""
+    lines = [proof.verdict]
+    if proof.verdict in (IDENTICAL, REALS):
+        general = all(each.equality.general for each in proof.obligations)
+        steps = {f"{case.induction.most_steps} steps" for case in proof.cases} - {"None steps"}
+        lines += ["  " + ", ".join(["any shape" if general else "these shapes", *sorted(steps)])]
+        lines += [f"  assumes {text}" for text in proof.assumptions[1:]]
+        related = dict.fromkeys(text for case in proof.cases for text in case.induction.relation)
+        pairs = [text for text in related if len({*text.split(" = ")}) > 1]
+        lines += [f"  related {text}" for text in pairs]
+    else:
+        lines += str(proof).splitlines()[1:]
+    number = re.compile(r"\d+\.\d{7,}(e[-+]\d+)?")
+    return number.sub(lambda digits: f"{float(digits[0]):.6g}", "\n".join(lines))
 
 
 def assert_runs_agree(left: SideLike, right: SideLike) -> None:

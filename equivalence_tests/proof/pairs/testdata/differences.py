@@ -242,6 +242,7 @@ ORDERS: list[Any] = [
     (lambda g: jnp.vdot(g, g) * g, lambda g: g**3),
     (lambda g: jnp.argmax(g), lambda g: jnp.argmin(g)),
     (lambda g: jax.lax.stop_gradient(g), lambda g: jax.grad(lambda x: jnp.sum(x**3))(g) / 3),
+    2 * (lambda g: jax.lax.rng_uniform(0.0, 1.0, g.shape),),  # two draws
 ]
 
 # CHAINS: two optimizers whose parts are in another order, or whose settings differ by little.
