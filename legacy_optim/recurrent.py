@@ -53,30 +53,19 @@ class _InitializeCarry:
         return initialize_carry
 
 
-class _Featured:
-    """Takes the number of features from the carry, where it was not told one."""
-
-    def __call__(self, carry: Carry, inputs: jax.Array) -> tuple[Carry, jax.Array]:
-        """A step: the new carry, and the output."""
-        if getattr(self, "features", None) is None:
-            object.__setattr__(self, "features", jax.tree.leaves(carry)[0].shape[-1])
-        step: PyTree = super()
-        return step.__call__(carry, inputs)
-
-
-class LSTMCell(_Featured, recurrent.LSTMCell):
+class LSTMCell(recurrent.LSTMCell):
     """`flax.linen.LSTMCell`, whose `features` may be left to the carry."""
 
     features: int | None = None  # pyright: ignore[reportIncompatibleVariableOverride, reportGeneralTypeIssues]
 
 
-class OptimizedLSTMCell(_Featured, recurrent.OptimizedLSTMCell):
+class OptimizedLSTMCell(recurrent.OptimizedLSTMCell):
     """`flax.linen.OptimizedLSTMCell`, whose `features` may be left to the carry."""
 
     features: int | None = None  # pyright: ignore[reportIncompatibleVariableOverride, reportGeneralTypeIssues]
 
 
-class GRUCell(_Featured, recurrent.GRUCell):
+class GRUCell(recurrent.GRUCell):
     """`flax.linen.GRUCell`, whose `features` may be left to the carry."""
 
     features: int | None = None  # pyright: ignore[reportIncompatibleVariableOverride, reportGeneralTypeIssues]

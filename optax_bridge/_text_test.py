@@ -18,6 +18,7 @@ def test_parts_of_messages():
     for name, names in {"beta1": ("momentum", "b1"), "decay": ("alpha", "beta")}.items():
         assert other_name(name, names) == names[1]
     assert other_name("betas", ["b1"]) == "b1" and other_name("beta2", ["momentum"]) == ""
+    assert other_name("beta2", ["rho", "decay"]) == "decay"
 
 
 def test_literals():

@@ -67,6 +67,8 @@ def test_a_hyper_parameter_that_is_an_array_lifts_half_precision_to_its_dtype(ra
     assert choice.kind == "exact" and "a hyper-parameter is an array" in choice.reason
     assert choose_recipe(legacy_optim.GradientDescent(rate), dtypes=FLOAT32).kind == "optax"
     assert choose_recipe(legacy_optim.Momentum(0.1, beta=np.full(2, 0.9))).kind == "exact"
+    decayed = legacy_optim.Momentum(0.1, weight_decay=np.zeros(2))  # which may differ from 0
+    assert choose_recipe(decayed, "optax").call.target == "optax.chain"
 
 
 def test_a_class_of_ones_own_is_wrapped_whatever_is_asked_for():

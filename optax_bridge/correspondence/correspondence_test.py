@@ -24,6 +24,7 @@ from optax_bridge.correspondence import (
 from optax_bridge.correspondence.claim import Claim
 from optax_bridge.correspondence.entry import Case, Entry
 from optax_bridge.correspondence.recipe import build, imports, render, resolve
+from optax_bridge.correspondence.table import names_of_entries
 
 CASES = {
     f"{entry.name}-{index}": (entry, case)
@@ -227,3 +228,17 @@ def test_only_rounding_has_a_bound_and_must_have_one(verdict: Verdict, ulp: floa
     else:
         with pytest.raises(ValueError, match="a bound in ULP belongs to 'rounding only'"):
             Claim(verdict, ulp)
+
+
+def test_an_optimizer_is_known_by_each_of_its_names():
+    given = (
+        "ADAM",
+        "torch.adamw",
+        "torch.optim.AdamW",
+        "flax.optim.lamb",
+        "weight_norm",
+        "Adm",
+        "All",
+    )
+    found = ["adam", "torch.adamw", "torch.adamw", "lamb", "weight_norm", "Adm", "all"]
+    assert names_of_entries(given, ["all"]) == found

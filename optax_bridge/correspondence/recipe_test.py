@@ -90,6 +90,8 @@ PARSED = [
     ("Adafactor(dtype_momentum=jnp.bfloat16)", {"dtype_momentum": Name("jax.numpy.bfloat16")}),
     ("Momentum(config.lr)", {"learning_rate": Source("config.lr"), "beta": 0.9}),
     ("Momentum(0.1 * 2)", {"learning_rate": Source("0.1 * 2")}),
+    ("MultiOptimizer(pair)", {"traversals_and_optimizers": (Source("pair"),)}),
+    ("torch.optim.Adam(p, betas=b, fused=False, foreach=None)", {"betas": Source("b")}),
 ]
 
 
@@ -98,6 +100,7 @@ def test_parsing_fills_in_the_defaults(subtests: pytest.Subtests):
         with subtests.test(text):
             parsed = parse(text).settings
             assert {name: parsed[name] for name in settings} == settings
+            assert parse(text).remarks() == []
 
 
 REFUSED = (

@@ -127,18 +127,3 @@ def test_rows_and_columns_of_a_square_kernel_keep_their_own_names(name: str):
         if {"v_row", "kernel"} <= {*axis_metadata.key_names(path)} and isinstance(leaf, P)
     ]
     assert rows == [("data",)]
-
-
-def test_what_cannot_be_told_is_said_with_the_leaf_and_the_remedy():
-    def init(params: Any) -> Any:
-        return jax.tree.map(lambda p: jnp.zeros(max(p.shape)), params)
-
-    def update(updates: Any, state: Any, params: Any = None, *, value: Any) -> Any:
-        del params, value
-        return updates, state
-
-    params: Any = {"kernel": PARAMS["kernel"]}
-    tx = optax.GradientTransformationExtraArgs(init, update)  # type: ignore[arg-type]
-    with pytest.warns(UserWarning, match=r"opt_state\['kernel'\].*\(128,\).*params\['kernel'\]"):
-        state: Any = optax_bridge.with_axis_metadata(tx).init(params)
-    assert state["kernel"].names == (None,)

@@ -219,10 +219,16 @@ def test_what_is_factored() -> None:
 
 
 def test_the_second_longest_axis_of_what_was_factored_says_from_which_length_on() -> None:
-    params = array(3, 8, 16)
-    state = legacy_optim.Adafactor(min_dim_size_to_factor=4).init_param_state(params)
-    infer: Any = ENTRIES["adafactor"].inferred
-    assert infer([((), params, vars(state))]) == {"factored": True, "min_dim_size_to_factor": 8}
+    definition, infer = (
+        legacy_optim.Adafactor(min_dim_size_to_factor=4),
+        ENTRIES["adafactor"].inferred,
+    )
+    rows: Any = [
+        ((), p, vars(definition.init_param_state(p)))
+        for p in map(array, (3, 5, 2), (8, 6, 9), (16, 7, 1))
+    ]
+    assert infer is not None and infer(rows[:1]) == {"factored": True, "min_dim_size_to_factor": 8}
+    assert infer(rows) == infer(rows[::-1]) == {"factored": True, "min_dim_size_to_factor": 6}
 
 
 def test_an_axis_without_a_name_is_of_no_role() -> None:
