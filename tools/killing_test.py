@@ -1,4 +1,5 @@
 import random
+import re
 import signal
 import sys
 
@@ -30,6 +31,8 @@ folder, file = pathlib.Path({folder!r}), pathlib.Path({folder!r}, "losses.csv")
 folder.mkdir(exist_ok=True)
 is_first = folder.name != "undisturbed" and not file.exists()
 time.sleep(0.3 * is_first)
+pathlib.Path(folder, "checkpoints", "step_2").mkdir(parents=True, exist_ok=True)
+pathlib.Path(folder, "checkpoints", "step_1").mkdir(exist_ok=True)
 file.write_text({text})
 time.sleep(30 * is_first)
 """
@@ -39,6 +42,16 @@ def _line(folder, text="'1'"):
     return [sys.executable, "-c", _PROGRAM.format(folder=str(folder), text=text)]
 
 
+def test_the_command_is_of_the_smallest_example_with_dropout(tmp_path):
+    program, *line = killing.command(tmp_path, steps=7, save_every=2, devices=3)
+    sets = ["max_step=7", "model.dropout.rate=0.1", "checkpointer.save_policy.n=2"]
+    sets += ["checkpointer.save_policy.max_step=7"]
+    assert program == sys.executable and line[2:] == [
+        "train", killing.CONFIG, "--dir", str(tmp_path), "--devices", "3",
+        *(word for field in sets for word in ("--set", f"trainer.{field}")),
+    ]  # fmt: skip
+
+
 def test_a_training_is_killed_when_it_goes_on_and_one_that_ends_before_is_told(tmp_path):
     with pytest.raises(RuntimeError, match="it ended before kill 2"):
         killing.train_with_kills(tmp_path, _line(tmp_path), 1, 2, 0.1, seed=5)
@@ -46,13 +59,21 @@ def test_a_training_is_killed_when_it_goes_on_and_one_that_ends_before_is_told(t
 
 @pytest.mark.parametrize(("text", "status"), [("'1'", 0), ("folder.name", 1)])
 def test_other_losses_end_with_1(text, status, monkeypatch, capsys):
-    monkeypatch.setattr(killing, "command", lambda folder, **_: _line(folder, text))
+    settings = []
+
+    def command(folder, **values):
+        settings.append(values)
+        return _line(folder, text)
+
+    monkeypatch.setattr(killing, "command", command)
     monkeypatch.setattr(
         sys, "argv", ["killing", "--kills", "1", "--steps", "7", "--seconds", "0.1"]
     )
     assert killing.main() == status
+    assert settings == [{"steps": 7, "save_every": 10, "devices": 4}] * 2
     kill, last = capsys.readouterr().out.splitlines()
-    assert kill.startswith("kill 1: after ")
+    step = re.sub(r"[\d.]+ s", "# s", kill)
+    assert step == "kill 1: after # s, at step 0, step_1, step_2"
     assert last == f"1 kills, 7 losses: {'OTHER' if status else 'the same to the bit'}"
 
 

@@ -3,6 +3,7 @@
 import enum
 import json
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -100,3 +101,57 @@ def test_a_release_is_read_off_the_files_of_its_package_and_once(tmp_path: Path)
     for package, (_, old, later) in releases.RELEASES.items():
         versions = [version.rpartition("==")[2] for version in f"{old} {later}".split()]
         assert versions == [version for version, _ in INVENTORY["read"][package]]
+
+
+def test_a_release_is_downloaded_or_installed_with_pip_and_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    commands: list[list[str]] = []
+
+    def pip(python: str, arguments: list[str]) -> None:
+        commands.append([python, *arguments])
+        archive, source = Path(arguments[-2]), tmp_path / "source" / "small"
+        if arguments[0] == "download":
+            kind = "zip" if arguments[-1] == "small==1" else "gztar"
+            name = shutil.make_archive(str(archive / "small"), kind, source.parent)
+            Path(name).rename(archive / f"small.{'whl' if kind == 'zip' else 'tar.gz'}")
+        else:
+            shutil.copytree(source, tmp_path / "installed" / "small-3" / "small")
+
+    (tmp_path / "source" / "small").mkdir(parents=True)
+    text = "import os\nprint('hello', os.environ['JAX_PLATFORMS'])\ndef f(a): pass\n"
+    (tmp_path / "source" / "small" / "__init__.py").write_text(text, encoding="utf-8")
+    monkeypatch.setattr(releases, "_pip", pip)
+    monkeypatch.setattr(releases, "_python", lambda version: sys.executable)
+    monkeypatch.setitem(releases.RELEASES, "small", ("small", "1", ""))
+    monkeypatch.setitem(releases.IMPORTED, ("small", "3"), ("3.8", ("more==1",)))
+    found = [releases.read("small", version, tmp_path) for version in ("1", "small==2", "3", "3")]
+    assert [read.how for read in found] == ["source", "source", *["import, Python 3.8"] * 2]
+    assert [read.names for read in found] == [{"small": {"f": {"keywords": ["a"]}}}] * 4
+    download = ["download", "--quiet", "--no-deps", "--ignore-requires-python", "--dest"]
+    folders = [str(tmp_path / "downloads" / f"small-{number}") for number in "12"]
+    target = str(tmp_path / "installed" / "small-3")
+    assert commands == [
+        *(
+            [sys.executable, *download, f, f"small=={n}"]
+            for f, n in zip(folders, "12", strict=True)
+        ),
+        [sys.executable, "install", "--quiet", "--target", target, "small==3", "more==1"],
+    ]
+
+
+def test_a_python_is_one_that_runs_or_one_of_pyenv_and_what_pip_says_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    pyenv = tmp_path / ".pyenv" / "versions" / "9.8.1" / "bin"
+    pyenv.mkdir(parents=True)
+    paths = [tmp_path / "python9.9", tmp_path / "python9.8", pyenv / "python"]
+    for path, code in zip(paths, (0, 1, 0), strict=True):
+        path.write_text(f"#!/bin/sh\nexit {code}\n", encoding="utf-8")
+        path.chmod(0o755)
+    found = [releases._python(version) for version in ("9.9", "9.8", "9.7")]
+    assert found == [str(paths[0]), str(paths[2]), None]
+    with pytest.raises(RuntimeError, match=r"^pip nothing-like-it --x: \S"):
+        releases._pip(sys.executable, ["nothing-like-it", "--x"])
