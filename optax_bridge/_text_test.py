@@ -1,10 +1,13 @@
 """Parts of messages, and literals that are read as text."""
 
+from typing import Any
+
 import pytest
 
-from optax_bridge._hyper_params import other_name
+from optax_bridge._hyper_params import ALIKE, other_name
 from optax_bridge._literals import NO_LITERAL, expression, literal
 from optax_bridge._text import brief, describe, did_you_mean, listing, nearest
+from optax_bridge.correspondence import ENTRIES
 
 
 def test_parts_of_messages():
@@ -15,10 +18,20 @@ def test_parts_of_messages():
     assert describe(int) == "the class int" and describe(len) == "the function len"
     assert nearest("ADM", ["sgd", "Adam"]) == "Adam" and nearest("x", ["Adam"]) == ""
     assert did_you_mean("adm", ["Adam"]) == "; is Adam meant?" and did_you_mean("x", []) == ""
-    for name, names in {"beta1": ("momentum", "b1"), "decay": ("alpha", "beta")}.items():
-        assert other_name(name, names) == names[1]
-    assert other_name("betas", ["b1"]) == "b1" and other_name("beta2", ["momentum"]) == ""
-    assert other_name("beta2", ["rho", "decay"]) == "decay"
+
+
+def test_a_setting_is_known_by_the_names_that_it_has_elsewhere(recorded: Any):
+    synonyms = sorted({name.partition("[")[0] for group in ALIKE for name in group})
+    pages = {}
+    for entry in ENTRIES.values():
+        for names in (
+            [hp.legacy for hp in entry.hyper_params],
+            [hp.port for hp in entry.hyper_params],
+        ):
+            own = {name: other_name(name, names) for name in synonyms}
+            lines = [f"{name}: {own[name]}" for name in synonyms if own[name] not in ("", name)]
+            pages[f"{entry.name}({', '.join(names)})"] = "\n".join(lines)
+    recorded("other_names.txt", pages)
 
 
 def test_literals():

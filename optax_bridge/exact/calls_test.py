@@ -37,6 +37,7 @@ CALLS: dict[str, Callable[[], Any]] = {
     "class-of-a-number": lambda: ANY.adam(float),
     "text": lambda: ANY.adam("0.1"),
     "flag": lambda: ANY.momentum(0.1, nesterov="no"),
+    "text-that-is-one": lambda: ANY.torch.muon(adjust_lr_fn="original") and None,
     "no-inner": lambda: ANY.weight_norm(0.1),
     "function": lambda: ANY.weight_norm(adam),
     "class": lambda: ANY.weight_norm(legacy_optim.Adam),

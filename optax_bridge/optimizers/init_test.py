@@ -1,16 +1,19 @@
-"""States begin as steps leave them: sharded alike where the axes of a mesh are explicit."""
+"""States begin as steps leave them, sharded alike on explicit axes; directions are optimizers."""
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import optax_bridge
 from optax_bridge.correspondence import ENTRIES
+from optax_bridge.exact.transformation import take_step
 
 SHAPES = {"kernel": (16, 32), "scanned": (4, 16, 32), "bias": (8,)}
 SPECS = {"kernel": ("a", "b"), "scanned": (None, "b", "a"), "bias": ("b",)}
@@ -71,3 +74,30 @@ def test_a_state_is_made_of_shapes_as_of_arrays(name: str):
         for state in (tx.init(params), tx.init(shapes), jax.eval_shape(tx.init, params))
     ]
     assert kinds[0] == kinds[1] == kinds[2]
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in ENTRIES if hasattr(optax_bridge, f"scale_by_{name}")]
+)
+def test_the_direction_and_a_learning_rate_are_the_optimizer(name: str):
+    piece, whole = getattr(optax_bridge, f"scale_by_{name}"), getattr(optax_bridge, name)
+    parameters = inspect.signature(piece).parameters.items()
+    settings = {
+        key: isinstance(parameter.default, bool) or 0.3 + number / 8
+        for number, (key, parameter) in enumerate(parameters)
+    }
+    for names in ({}, settings):
+        transformations: Any = (
+            optax.chain(piece(*names.values()), optax.scale_by_learning_rate(0.1)),
+            whole(0.1, **names),
+        )
+        start: Any = {"kernel": jnp.arange(6.0).reshape(3, 2) / 5 + 0.1, "bias": jnp.ones(2)}
+        trained = []
+        for tx in transformations:
+            params, state = start, tx.init(start)
+            for step in range(3):
+                grads = jax.tree.map(lambda leaf, step=step: jnp.cos(leaf + step), start)
+                params, state = take_step(tx, grads, state, params)
+            trained.append(params)
+        # lr * (m / d) against (lr * m) / d: two ULP a step at the scale of 1
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=6e-7), *trained)

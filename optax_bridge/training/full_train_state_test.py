@@ -22,9 +22,8 @@ GRADS = {"w": jnp.asarray([0.1, -0.2, 0.3]), "b": jnp.asarray([1.0, -1.0])}
 
 
 def create(**kwargs: Any) -> Any:
-    return FullTrainState.create(
-        apply_fn=None, params=PARAMS, **{"tx": optax_bridge.adam(0.1), **kwargs}
-    )
+    given = {"params": PARAMS, "tx": optax_bridge.adam(0.1), **kwargs}
+    return FullTrainState.create(apply_fn=None, **given)
 
 
 def assert_equal(left: Any, right: Any) -> None:
@@ -157,6 +156,17 @@ def test_the_average_follows_the_parameters_once_a_step(every: int):
         jax.tree.map(
             lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), state.ema_params, expected
         )
+
+
+def test_averages_and_sums_of_wide_and_whole_numbers_keep_their_dtypes():
+    jax.config.update("jax_enable_x64", True)
+    params = {"w": jnp.ones(2, jnp.float64), "n": jnp.full(2, 3, jnp.int32)}
+    state: Any = create(params=params, tx=optax.identity(), ema_decay=0.5, accumulate_every=2)
+    for _ in range(2):
+        state = state.apply_gradients(grads=params)
+    for tree, w, n in ((state.ema_params, 1.5, 4), (state.accumulated, 0, 0)):
+        assert (tree["w"].dtype, tree["n"].dtype) == (jnp.float64, jnp.int32)
+        assert (tree["w"].tolist(), tree["n"].tolist()) == ([w, w], [n, n])
 
 
 def test_the_mean_of_half_precision_is_taken_before_it_is_rounded():
