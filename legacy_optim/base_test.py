@@ -240,6 +240,7 @@ class TestReplicate:
         single = optim.Adam(0.1).create({"w": 2 * ONES}).apply_gradient({"w": ONES})
         replicated = single.replicate(jax.local_devices()[:2], axis_name="i")
         assert isinstance(replicated.optimizer_def, ReplicatedOptimizer)
+        assert replicated.optimizer_def.hyper_params is single.optimizer_def.hyper_params
         assert same(
             replicated.optimizer_def.init_state({"w": ONES}), optim.Adam().create({"w": ONES}).state
         )
