@@ -4,6 +4,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import optax
 
 import legacy_optim
 import optax_bridge
@@ -66,6 +67,14 @@ CASES: dict[str, Any] = {
     **{name: lambda given=given: from_legacy(given) for name, given in GIVEN.items()},
     "to a state": lambda: optax_bridge.convert_state(STATE, 0.1),  # type: ignore[arg-type]
     "without a definition": lambda: optax_bridge.convert_state(STATE),
+    "a transformation for a state": lambda: str(
+        optax_bridge.convert_state(OPTIMIZER, optax_bridge.adam()).params
+    ),
+    "a class of transformations": lambda: optax_bridge.TrainState.create(
+        None,
+        PARAMS,
+        optax.GradientTransformation,  # type: ignore[arg-type]
+    ),
     "to wrap": lambda: optax_bridge.wrap_definition("momentum"),  # type: ignore[arg-type]
     "to take over, a definition": lambda: optax_bridge.TrainState.from_legacy(ADAM),  # type: ignore[arg-type]
     "to take over, a number": lambda: optax_bridge.TrainState.from_legacy(0.1),  # type: ignore[arg-type]

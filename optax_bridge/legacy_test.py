@@ -54,6 +54,7 @@ def test_a_wrapped_subclass_of_multi_optimizer_takes_what_its_groups_take():
 
 
 def test_definitions_of_ones_own_go_there_and_back_alone_and_within_groups():
+    jax.config.update("jax_enable_x64", True)
     params = {"w": jnp.ones(2), "b": jnp.ones(3)}
     own = Own(legacy_optim.Adam(0.1).hyper_params)
     weights = legacy_optim.ModelParamTraversal(lambda path, _: path == "/w")

@@ -59,7 +59,9 @@ def test_a_state_becomes_rows_and_back(tx: Any):
     assert (("frozen", "v") in rows) == (tx is not GROUPS)
 
 
-def test_what_has_no_rows_is_refused():
+def test_what_has_no_rows_is_refused_but_for_counts_and_flags():
+    finite: Any = optax.apply_if_finite(optax_bridge.adam(0.1), 2).init(PARAMS)
+    assert extract(finite, None).keys() == extract(finite.inner_state, None).keys()
     tx = optax.chain(optax.scale_by_adam(), optax.ema(0.9))
     with pytest.raises(ValueError, match=r"\['0'\]\['mu'\].*besides"):
         extract(tx.init(PARAMS), None)
