@@ -75,10 +75,8 @@ class Optimizer(nnx.Optimizer[M]):
         set_values(self.opt_state, new_state)
         set_values(self.step, arrays(self.step) + 1)
         if self.average is not None:
-            params = arrays(nnx.state(model, self.wrt))
-            set_values(
-                self.average.opt_state.ema, moving_average(self.ema_decay, self.ema_params, params)
-            )
+            average = moving_average(self.ema_decay, self.ema_params, new_params)
+            set_values(self.average.opt_state.ema, average)
         return difference(new_params, params, grads)
 
     # Flax's optimizer over the same parameters, whose state is the average: variables as the

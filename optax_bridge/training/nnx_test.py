@@ -181,7 +181,11 @@ def test_all_collections_the_average_and_the_keys_are_handed_over() -> None:
     for _ in range(2):
         state = state.apply_gradients(grads=jax.tree.map(jnp.ones_like, state.params))
         grads = jax.tree.map(jnp.ones_like, nnx.state(model, nnx.Param))
-        optimizer.update(model, grads)
+        before = variables(model, nnx.Param)
+        update = nnx.to_pure_dict(optimizer.update(model, grads))
+        after = variables(model, nnx.Param)
+        moved = jax.tree.map(jnp.subtract, after, before)
+        jax.tree.map(np.testing.assert_array_equal, update, moved)
     average = nnx.to_pure_dict(optimizer.ema_params)
     for old, new in MODULES.items():
         for name, leaf in state.ema_params[old].items():
