@@ -43,6 +43,7 @@ class Quotients:
         self._special: set[int] = set()
         self._related: list[int] = []  # roots and conditions, which have relations
         self._labels: dict[int, int] = {}
+        self.not_negative: list[fmpq_mpoly] = []  # in the case that is looked at
         self._capacity = capacity
         self.ctx = fmpq_mpoly_ctx.get([f"g{i}" for i in range(capacity)], Ordering.lex)
         self.one = self.ctx.constant(1)
@@ -369,10 +370,19 @@ class Quotients:
                 return self.special(UNDEFINED) if only else self._make_undefined()
             return function(list(args))
         cases = []
-        for number in (1, 0):
-            name = f"g{gen}"
-            here = [self.make(a.num.subs({name: number}), a.den) for a in args]
-            cases.append(self.case_split(here, function, bound))
+        others = {other: self.atoms[other] for other in self.atoms_of(*args) if other != gen}
+        follow = {
+            n: self._follows(atom, other) for n, other in others.items() if other.is_condition
+        }
+        known = {f"g{n}": int(holds) for n, holds in follow.items() if holds is not None}
+        for number, names in ((1, {f"g{gen}": 1, **known}), (0, {f"g{gen}": 0})):
+            here = [self.make(a.num.subs(names), a.den) for a in args]
+            outside = self.not_negative
+            self.not_negative = [*outside, *_not_negative_where(atom, bool(number))]
+            try:
+                cases.append(self.case_split(here, function, bound))
+            finally:
+                self.not_negative = outside
         indicator = Rat(self.generator(gen), self.one)
         return self.choose(indicator, cases[0], cases[1])
 
@@ -384,3 +394,12 @@ class Quotients:
     def complement(self, indicator: Rat) -> Rat:
         """1 where the other is 0, and the other way round."""
         return self.sub(self.number(1), indicator)
+
+
+def _not_negative_where(atom: Atom, holds: bool) -> list[fmpq_mpoly]:
+    """The polynomials that are 0 or more where a condition holds, or where it does not."""
+    argument = atom.args[0].num
+    argument = argument / abs(argument.leading_coefficient())
+    if atom.kind == "zero":
+        return [argument, -argument] if holds else []
+    return [argument if holds else -argument]

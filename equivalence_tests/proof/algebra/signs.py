@@ -55,12 +55,17 @@ class Signs(Quotients):
             return
         if what == "is more than 0" and self.above_zero(value):
             return
-        if what == "is not negative" and self.nonneg(value):
+        if what == "is not negative" and (self.nonneg(value) or self._is_case(value)):
             return
         text = self.text(value)
         if what == "is not 0":
             self.denominators[text] = value
         self.assumptions[f"{text if len(text) <= 300 else text[:300] + ' ...'} {what}"] = None
+
+    def _is_case(self, value: Rat) -> bool:
+        """True if the case that is looked at is that of a value of 0 or more."""
+        poly = value.num / abs(value.num.leading_coefficient())
+        return value.den.is_constant() and poly in self.not_negative
 
     def nonneg(self, value: Rat) -> bool:
         """True if a value is known to be 0 or more, wherever it is defined."""

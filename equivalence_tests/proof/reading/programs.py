@@ -6,6 +6,7 @@ Short loops whose end is known beforehand are followed step by step, others stay
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import TypeGuard, cast
 
+import jax
 import numpy as np
 from jax.extend import core
 from jax.extend.core import JaxprEqn, Literal, Var
@@ -35,6 +36,8 @@ _HINTS = {
 
 def callee(eqn: JaxprEqn) -> AnyJaxpr | None:
     """The jaxpr that an equation calls once with its operands; None if it is no call."""
+    if eqn.primitive.name == "call_hi_primitive":  # of `searchsorted`, since JAX 0.12
+        return jax.make_jaxpr(eqn.params["_prim"].expand)(*(var.aval for var in eqn.invars))
     if eqn.primitive.name not in _CALLS or str(eqn.params.get("name", "")).startswith(UNKNOWN):
         return None
     return next(filter(is_jaxpr, eqn.params.values()), None)

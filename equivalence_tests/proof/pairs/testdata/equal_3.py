@@ -130,16 +130,6 @@ def _():
     return optax.sgd(0.1, momentum=0.9), rule(by_scan, 0.0)
 
 
-@pair("adam, correction as a product")
-def _():
-    def product(t, g, p, m, v):
-        m, v = m + 0.1 * (g - m), v + 0.001 * (g * g - v)
-        c1, c2 = 1 - jnp.power(0.9, t), 1 - jnp.power(0.999, t)
-        return -0.01 * m / (c1 * (jnp.sqrt(v / c2) + 1e-8)), m, v
-
-    return optax.adam(0.01), rule(product, 0.0, 0.0)
-
-
 @pair("novograd by hand")
 def _():
     def init(params):
@@ -196,18 +186,6 @@ def _():
         return fast - p, slow
 
     return rule(by_where, 0.0), rule(by_cond, 0.0)
-
-
-@pair("adamw as PyTorch writes it")
-def _():
-    def torch(t, g, p, m, v):
-        new = p * (1 - 0.01 * 0.1)
-        m, v = m + (g - m) * 0.1, v * 0.999 + 0.001 * g * g
-        denom = jnp.sqrt(v) / jnp.sqrt(1 - 0.999**t) + 1e-8
-        new = new - 0.01 / (1 - 0.9**t) * m / denom
-        return new - p, m, v
-
-    return optax.adamw(0.01, weight_decay=0.1), rule(torch, 0.0, 0.0)
 
 
 @pair("global norm, squares compared")

@@ -9,7 +9,6 @@ from equivalence_tests.proof.testing import (
     direct,
     rule,
     transformation,
-    whole,
     with_schedule,
 )
 
@@ -34,15 +33,6 @@ def _():
         return -0.01 * ratio * u, m, v
 
     return optax.lamb(0.01, weight_decay=0.1), rule(lamb, 0.0, 0.0)
-
-
-@pair("rmsprop by hand")
-def _():
-    def rms(t, g, p, v):
-        v = v + 0.1 * (jnp.square(g) - v)
-        return -0.01 * g / jnp.sqrt(v + 1e-8), v
-
-    return optax.rmsprop(0.01), rule(rms, 0.0)
 
 
 @pair("draws by a key that is kept or made")
@@ -180,15 +170,6 @@ def _():
 
     shifted = rule(lambda t, g, p, a, b: ((g + a + b) / 3, g, a), 0.0, 0.0)
     return transformation(init, update), shifted
-
-
-@pair("normalized by the norm of the update")
-def _():
-    def normalize(grads):
-        total = sum(jnp.sum(g**2) for g in jax.tree.leaves(grads))
-        return jax.tree.map(lambda g: g / (jnp.sqrt(total) + 1e-6), grads)
-
-    return optax.normalize_by_update_norm(eps=1e-6), whole(normalize)
 
 
 @pair("lion, the sign of a multiple")
