@@ -72,6 +72,8 @@ def test_the_inventory_is_right_about_what_is_installed():
         assert gone.find(name) is not None or below, name
     for owner in {*gone.owners(), *by_owner}:
         assert gone.names_with_an_equal(owner) == sorted(by_owner.get(owner, ())), owner
+    assert gone.functions_by_position("jax.numpy").keys() == {"clip", "imag", "real", "where"}
+    assert gone.renamed_keywords("jax.numpy")["clip"] == {"a_max": "max", "a_min": "min"}
     for deprecated, today in remedies.DEPRECATED.items():
         assert value(deprecated)() == value(today)()
 
@@ -80,7 +82,8 @@ def _advice() -> str:
     """Each remedy after the names that it is for: of more than three the first and the last."""
     names: dict[str, list[str]] = {}
     keywords = INVENTORY["keywords"].items()
-    entries = [gone.find(name) for name in gone.names()]
+    known = {*gone.names(), *remedies.TEXTS, *remedies.RENAMED}
+    entries = [gone.find(name) for name in sorted(known)]
     entries += [gone.find_module(name) for name in INVENTORY["objects"]]
     entries += [gone.find_keyword(function, name) for function, own in keywords for name in own]
     for entry in filter(None, entries):

@@ -103,6 +103,7 @@ def test_a_state_is_recognised_by_its_fields(subtests: pytest.Subtests):
     for name, entry in all_entries().items():
         with subtests.test(name):
             assert entry.matches({entry.fields}) or not entry.fields
+            assert entry.matches(set()) is (not entry.fields and entry.parts is None)
             assert not entry.matches({frozenset({"no such field"})})
 
 

@@ -44,6 +44,7 @@ WRITTEN = [
     jnp.float32(0.1),
     np.float16(2.5),
     (1, (2.0, None)),
+    (0.5,),
     (),
 ]
 
@@ -92,6 +93,9 @@ PARSED = [
     ("Momentum(0.1 * 2)", {"learning_rate": Source("0.1 * 2")}),
     ("MultiOptimizer(pair)", {"traversals_and_optimizers": (Source("pair"),)}),
     ("torch.optim.Adam(p, betas=b, fused=False, foreach=None)", {"betas": Source("b")}),
+    ("optim.AdamW(model.named_parameters(), 0.5)", {"lr": 0.5, "maximize": False}),
+    ("Adafactor(dtype_momentum=np.float64)", {"dtype_momentum": Name("jax.numpy.float64")}),
+    ("legacy_optim.Momentum(1)", {"learning_rate": 1}),
 ]
 
 
@@ -118,7 +122,12 @@ REFUSED = (
     *("Adam(eps=-1)", "Momentum(beta=1.5)", "Momentum(nesterov=1)", "Adam(zzz=1)"),
     *("Adafactor(beta1=-1)", "Adafactor(clipping_threshold='x')", "torch.optim.Adam(betas=(1, 0))"),
     *("torch.optim.Adam(betas=0.9)", "torch.optim.AdamW(p, 1, (0.9, 0.9), 1, 1, False, True)"),
-    *("torch.optim.SGD(0.1)", "optim.SGD([{'params': p}])", "torch.optim.Adm(lr=1)"),
+    *(
+        "torch.optim.SGD(0.1)",
+        "torch.optim.SGD(p, params=q)",
+        "optim.SGD([{'params': p}])",
+        "torch.optim.Adm(lr=1)",
+    ),
     *("MultiOptimizer(Adam(1e-3))", "MultiOptimizer()", "MultiOptimizer((1, Adam(1)))"),
     *("MultiOptimizer(('*', Adam(1)), strict=1)", "MultiOptimizer(('*', 3))"),
     *("Adam(1, 2, 3, 4, 5, 6)", "Adam(**settings)", "Adam(*settings)", "WeightNorm()"),

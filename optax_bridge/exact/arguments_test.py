@@ -138,6 +138,17 @@ def test_of_a_step_that_cannot_be_taken_nothing_is_known():
         assert unused_arguments(taken, params, (), params, given) == ["other"]
 
 
+def test_a_number_is_no_array_of_a_wider_dtype_when_a_step_is_tried():
+    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> Any:
+        del params
+        scaled = jax.lax.cond(True, lambda: updates * extra["weight"], lambda: updates)
+        return scaled, state
+
+    tx = optax.GradientTransformationExtraArgs(lambda params: (), update)
+    half = jnp.ones(2, jnp.bfloat16)
+    assert unused_arguments(tx, half, (), half, {"weight": 2.0, "other": 1.0}) == ["other"]
+
+
 def test_a_rate_for_this_step_goes_before_a_schedule():
     scheduled, ones = optax_bridge.sgd(lambda count: 0.125), jnp.ones(2)
     new, _ = scheduled.step(ones, scheduled.init(ones), ones, learning_rate=0.5)

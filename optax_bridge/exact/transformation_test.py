@@ -105,6 +105,12 @@ def test_whatever_takes_it_apart_keeps_the_exact_step(tx: Any):
         assert tx.hyper_params == DECAYED.hyper_params
 
 
+def test_what_knows_boxes_knows_its_parts():
+    groups: Any = REPACKED["groups"]
+    boxed: Any = optax_bridge.with_axis_metadata(groups)
+    assert (boxed.inner, boxed.parts) == (groups.inner, groups.parts)
+
+
 def test_in_a_chain_a_parameter_keeps_its_dtype():
     rates = jnp.asarray([0.1, 0.2])  # float32, so that the legacy step is float32 as well
     params = jax.tree.map(lambda param: param.astype(jnp.bfloat16), PARAMS)

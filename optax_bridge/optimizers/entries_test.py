@@ -11,6 +11,7 @@ from rich.console import Console
 from optax_bridge.cli.recipe import print_recipe
 from optax_bridge.correspondence import ENTRIES
 from optax_bridge.correspondence.entry import Entry
+from optax_bridge.correspondence.recipe import render
 from optax_bridge.correspondence.values import expectation
 
 # Beside the settings of the first case: those with another recipe, and that have none.
@@ -34,13 +35,14 @@ def page(expression: str) -> str:
 
 
 def settings_of(entry: Entry) -> str:
-    """A line for each setting, its names, default and values, and for what the suite leaves out."""
+    """A line for each setting, its names, default and values; the cases of the suite."""
     lines = [
         f"{hp.legacy}: {hp.port}={getattr(hp.default, '__name__', hp.default)}; "
         f"{expectation(hp.default, hp.within, 1j)}"
         for hp in entry.hyper_params
         if not hp.variadic
     ]
+    lines += [f"case: {render(entry.call(case, case.learning_rate))}" for case in entry.cases]
     return "\n".join([*lines, *(f"left out, {k}: {v}" for k, v in entry.excluded.items())])
 
 
