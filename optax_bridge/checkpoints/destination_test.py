@@ -21,6 +21,7 @@ from optax_bridge.checkpoints import CheckpointError, convert_file, read_checkpo
 from optax_bridge.checkpoints.definitions import parse_definition
 from optax_bridge.checkpoints.write import written_whole
 from optax_bridge.metadata.paths import leaves
+from optax_bridge.recorded_test import refused
 
 TESTDATA = Path(__file__).parent / "testdata"
 ADAM_FILE = TESTDATA / "adam.msgpack"
@@ -97,7 +98,7 @@ def test_force_leaves_alone_what_is_no_checkpoint(kind: str, tmp_path: Path) -> 
     before = _listing(tmp_path)
     every: list[dict[str, Any]] = [{"force": True}, {"file_format": "msgpack"}, {}]
     for options in every:
-        with pytest.raises(CheckpointError, match=r"a checkpoint to replace|--force"):
+        with refused(CheckpointError, r"a checkpoint to replace|--force"):
             convert_file(ADAM_FILE, tmp_path / "new", adam(), **options)
     assert _listing(tmp_path) == before
 
@@ -118,7 +119,7 @@ def test_what_appears_meanwhile_stays(force: bool, tmp_path: Path) -> None:
         destination.write_bytes(ADAM_FILE.read_bytes())
     said = "a checkpoint to replace" if force else "--force"
     with (
-        pytest.raises(CheckpointError, match=said),
+        refused(CheckpointError, said),
         written_whole(destination, force=force) as part,
     ):
         part.write_text("ours")
@@ -131,7 +132,7 @@ def test_a_file_is_no_folder_to_write_into(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     (tmp_path / "link").symlink_to("nowhere")
     for name, kind in (("file", "a file"), ("link", "a broken link")):
-        with pytest.raises(CheckpointError, match=f"to write into, found {kind}, .*{name}"):
+        with refused(CheckpointError, f"to write into, found {kind}, .*{name}"):
             convert_file(ADAM_FILE, tmp_path / name / "new", adam())
 
 

@@ -28,6 +28,7 @@ from optax_bridge.checkpoints.formats.flax_msgpack import write_msgpack
 from optax_bridge.checkpoints.formats.flax_msgpack.decode import decode
 from optax_bridge.checkpoints.lazy import BLOCK
 from optax_bridge.checkpoints.to_train_state import convert_tree
+from optax_bridge.recorded_test import refused
 
 FILES = Path(__file__).parent / "testdata"
 ADAM = (FILES / "adam.msgpack").read_bytes()
@@ -108,14 +109,14 @@ DAMAGED = {
 def test_damaged_file_is_a_clear_error(name: str, tmp_path: Path) -> None:
     path = tmp_path / "checkpoint_1"
     path.write_bytes(DAMAGED[name])
-    with pytest.raises(CheckpointError, match=r"expected .* found "):
+    with refused(CheckpointError, r"expected .* found "):
         read_checkpoint(path)
 
 
 def test_what_is_nested_is_not_followed_to_its_end() -> None:
-    with pytest.raises(CheckpointError, match="an array within an array"):
+    with refused(CheckpointError, "an array within an array"):
         decode(array(msgpack.ExtType(1, b"\x01")))
-    with pytest.raises(CheckpointError, match="at most 100 levels"):
+    with refused(CheckpointError, "at most 100 levels"):
         decode(nested(200))
 
 
@@ -137,7 +138,7 @@ def test_folder_without_a_checkpoint_is_a_clear_error(kind: str, tmp_path: Path)
         os.mkfifo(tmp_path / "pipe")
     names = {"missing": "no", "long": "x" * 5000, "pipe": "pipe"}
     message = "neither a file nor a folder" if kind == "pipe" else "expected"
-    with pytest.raises(CheckpointError, match=message):
+    with refused(CheckpointError, message):
         read_checkpoint(tmp_path / names.get(kind, ""))
 
 
@@ -182,7 +183,7 @@ MISFITS = {
 @pytest.mark.parametrize("name", MISFITS)
 def test_misfit_is_an_error_at_its_leaf(name: str) -> None:
     change, where = MISFITS[name]
-    with pytest.raises(CheckpointError, match=where):
+    with refused(CheckpointError, where):
         convert_tree(broken(change), parse_definition("Adam(1e-2)"))
 
 
@@ -200,7 +201,7 @@ def test_copies_that_differ_between_devices_are_refused(path: Any, message: str)
     convert_tree(tree, parse_definition("Adam(1e-2)"))
     leaf = functools.reduce(operator.getitem, path, tree)
     leaf[1] += 1
-    with pytest.raises(CheckpointError, match=message):
+    with refused(CheckpointError, message):
         convert_tree(tree, parse_definition("Adam(1e-2)"))
 
 
@@ -217,7 +218,7 @@ def test_nan_is_found_wherever_it_stands(dtype: str) -> None:
     convert_tree(tree, momentum)
     for position, number in ((0, np.inf), (size // 2 + 1, np.nan), (size - 1, np.nan)):
         moments[position] = number
-        with pytest.raises(CheckpointError, match=r"NaN|infinity"):
+        with refused(CheckpointError, r"NaN|infinity"):
             convert_tree(tree, momentum)
         moments[position] = 0
 
@@ -227,7 +228,7 @@ def test_nan_is_found_on_devices(is_host: bool, monkeypatch: pytest.MonkeyPatch)
     if not is_host:  # as if that of the array were a GPU
         monkeypatch.setattr(jax, "local_devices", lambda **_: [])
     tree = broken(_set(*KERNEL, "grad_ema", value=jnp.full((4, 3), jnp.nan).at[0].set(1.0)))
-    with pytest.raises(CheckpointError, match=r"\['grad_ema'\].*NaN"):
+    with refused(CheckpointError, r"\['grad_ema'\].*NaN"):
         convert_tree(tree, parse_definition("Adam(1e-2)"))
 
 
@@ -268,17 +269,6 @@ def orbax(folder: Path, change: Any = None, ocdbt: bool = True) -> Path:
         change(metadata["tree_metadata"]["('params', 'w')"])
         (folder / "_METADATA").write_text(json.dumps(metadata))
     return folder
-
-
-@pytest.mark.parametrize("ocdbt", [True, False], ids=["one_store", "folders"])
-def test_both_layouts_of_orbax_are_read(ocdbt: bool, tmp_path: Path) -> None:
-    orbax(tmp_path / "new", ocdbt=ocdbt)
-    tree = read_checkpoint(tmp_path / "new" / ".." / "new").tree  # no way out of the checkpoint
-    np.testing.assert_array_equal(tree["params"]["w"], np.ones((3, 4), np.float32))
-    if not ocdbt:  # a chunk that is lost is not read as zeros
-        (tmp_path / "new" / "params.w" / "0.0").unlink()
-        with pytest.raises(CheckpointError, match="params"):
-            np.asarray(read_checkpoint(tmp_path / "new").tree["params"]["w"])
 
 
 BAD_LEAVES = {

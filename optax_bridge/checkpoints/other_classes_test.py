@@ -16,6 +16,7 @@ import optax_bridge
 from optax_bridge import CheckpointError, TrainState, convert_state
 from optax_bridge.checkpoints import from_bytes, from_state_dict
 from optax_bridge.metadata.trees import Params
+from optax_bridge.recorded_test import refused
 
 PARAMS = {"kernel": jnp.linspace(-1.0, 1.0, 6).reshape(2, 3), "bias": jnp.ones(3)}
 GRADS = jax.tree.map(jnp.cos, PARAMS)
@@ -47,7 +48,7 @@ def test_the_first_weight_norm_is_refused_by_name():
     state = saved["state"]["param_states"]["kernel"]
     state["mult"] = state.pop("scale")
     del state["direction"]
-    with pytest.raises(CheckpointError, match=r"WeightNorm of up to flax 0\.3\.6"):
+    with refused(CheckpointError, r"WeightNorm of up to flax 0\.3\.6"):
         convert_state(saved)
 
 
@@ -55,7 +56,7 @@ def test_parameters_below_a_level_say_where_to_put_them():
     """Models before Linen had that level, which a port to Linen drops as a rule."""
     saved = serialization.to_state_dict(optim.Momentum(0.1).create({"params": PARAMS}))
     tx = optax.sgd(0.1, momentum=0.9)
-    with pytest.raises(CheckpointError, match=r"make the state of \{'params': params\}"):
+    with refused(CheckpointError, r"make the state of \{'params': params\}"):
         from_state_dict(TrainState.create(None, PARAMS, tx), saved)
     assert from_state_dict(TrainState.create(None, {"params": GRADS}, tx), saved).step == 0
 

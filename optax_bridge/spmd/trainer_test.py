@@ -16,16 +16,22 @@ import pytest
 
 import legacy_optim
 import optax_bridge
+from optax_bridge.recorded_test import assert_recorded, refused
 from optax_bridge.spmd._testing import KEY, config, run
 from optax_bridge.spmd.checkpointer import every_n_steps_policy as saving_policy
 from optax_bridge.spmd.config import config_for_class, config_for_function, from_debug_string
-from optax_bridge.spmd.evaler import SpmdEvaler, every_n_steps_policy
+from optax_bridge.spmd.evaler import JsonlWriter, SpmdEvaler, every_n_steps_policy
 from optax_bridge.spmd.examples import regression
 from optax_bridge.spmd.input import ArrayBatches, IteratorInput
 from optax_bridge.spmd.layer import ParameterSpec, constant_initializer
 from optax_bridge.spmd.learner import Learner
 from optax_bridge.spmd.module import functional
-from optax_bridge.spmd.summaries import JsonLinesWriter, WeightedSummary
+from optax_bridge.spmd.summaries import (
+    CompositeWriter,
+    JsonLinesWriter,
+    SummaryWriter,
+    WeightedSummary,
+)
 from optax_bridge.spmd.trainer import SpmdTrainer, UndefinedLossException
 from optax_bridge.spmd.trainer.state import is_finite, opt_params, transformation_of
 from optax_bridge.spmd.trainer.trainer import changed_lines, fields_without_text
@@ -87,7 +93,7 @@ def test_a_state_takes_the_learners_step_by_itself(whole):
         *map(jax.tree.leaves, (state.params, updates, new.params)), strict=True
     ):
         close(before + update, after)
-    with pytest.raises(ValueError, match="needs the parameters"):
+    with refused(ValueError, "needs the parameters"):
         state.tx.update(grads, state.opt_state)
 
 
@@ -210,44 +216,9 @@ def test_the_config_beside_a_run_is_that_run(whole, tmp_path):
     assert losses == {step: expected[step] for step in (1, 2)}
 
 
-DEFAULTS = {
-    SpmdTrainer: """\
-batch_axis_names: 'data'
-checkpointer.fall_back: False
-checkpointer.keep_last_n: 1
-checkpointer.klass: 'optax_bridge.spmd.checkpointer.checkpointer.Checkpointer'
-checkpointer.save_policy.fn: 'optax_bridge.spmd.checkpointer.policies.every_n_steps_policy'
-checkpointer.save_policy.min_step: 1
-checkpointer.save_policy.n: 1
-checkpointer.validation: <CheckpointValidationType.EXACT: 'EXACT'>
-klass: 'optax_bridge.spmd.trainer.trainer.SpmdTrainer'
-max_step: inf
-prune_empty_state_updates: True
-save_input_iterator: False
-start_trace_process_indices[0]: 0
-summary_writer.klass: 'optax_bridge.spmd.summaries.SummaryWriter'
-summary_writer.write_every_n_steps: 1""",
-    SpmdEvaler: """\
-eval_policy.fn: 'optax_bridge.spmd.evaler.every_n_steps_policy'
-eval_policy.min_step: 1
-eval_policy.n: 1
-klass: 'optax_bridge.spmd.evaler.SpmdEvaler'
-metric_calculator.klass: 'optax_bridge.spmd.evaler.ModelSummaryAccumulator'
-metric_calculator.metric_accumulator.klass: 'optax_bridge.spmd.metrics.MetricAccumulator'
-metric_calculator.model_method: 'forward'
-summary_writer.klass: 'optax_bridge.spmd.summaries.SummaryWriter'
-summary_writer.write_every_n_steps: 1""",
-    Learner: """\
-ema.fn: 'optax_bridge.spmd.optimizers.statistics.param_ema'
-enable_per_variable_summaries: False
-ignore_undefined_loss: False
-klass: 'optax_bridge.spmd.learner.learner.Learner'""",
-}
-
-
-@pytest.mark.parametrize("cls", DEFAULTS)
-def test_a_default_that_changes_would_change_trainings(cls):
-    assert cls.default_config().debug_string() == DEFAULTS[cls]
+def test_a_default_that_changes_would_change_trainings(recorded):
+    classes = (SpmdTrainer, SpmdEvaler, Learner)
+    recorded("defaults.txt", {cls.__name__: cls.default_config() for cls in classes})
 
 
 def poisoned():
@@ -259,9 +230,7 @@ def poisoned():
 def test_a_loss_that_is_not_finite_stops_with_the_state_before(tmp_path):
     cfg = config(tmp_path, save_every=3, mesh_shape=(1, 1))  # and not what step 3 leaves
     cfg.input.set(source=config_for_function(poisoned), shuffle=False)
-    with pytest.raises(
-        UndefinedLossException, match=r"step 3: loss is nan.*after step 2"
-    ) as caught:
+    with refused(UndefinedLossException, r"step 3: loss is nan.*after step 2") as caught:
         run(cfg, devices=1)
     assert caught.value.step == 3 and math.isnan(caught.value.loss)
     trainer = cfg.instantiate(parent=None, devices=jax.devices()[:1])
@@ -269,7 +238,7 @@ def test_a_loss_that_is_not_finite_stops_with_the_state_before(tmp_path):
         assert trainer.restore_checkpoint() == 2
     assert trainer.input_iterator().get_state() == {"position": 2}
     assert all(np.all(np.isfinite(x)) for x in jax.tree.leaves(trainer.trainer_state.model))
-    with pytest.raises(UndefinedLossException, match="step 3"):
+    with refused(UndefinedLossException, "step 3"):
         run(cfg, devices=1)
     cfg.learner.ignore_undefined_loss = True
     losses, _ = run(cfg, devices=1)
@@ -278,7 +247,7 @@ def test_a_loss_that_is_not_finite_stops_with_the_state_before(tmp_path):
     cfg.checkpointer.save_policy.n = 9
     trainer = cfg.set(dir=str(tmp_path / "b")).instantiate(parent=None, devices=jax.devices()[:1])
     trainer.add_listener(lambda step, loss: step == 2 and trainer.request_stop())
-    with pytest.raises(UndefinedLossException, match="step 3"):
+    with refused(UndefinedLossException, "step 3"):
         trainer.run(KEY)
     assert all(np.all(np.isfinite(x)) for x in jax.tree.leaves(trainer.trainer_state.model))
 
@@ -391,10 +360,10 @@ def test_only_a_missing_position_begins_anew(tmp_path):
         source=lambda: Counted(regression.samples(), global_batch_size=16)
     )
     run(cfg, devices=1)
-    with pytest.raises(ValueError, match=r"no position that ArrayBatches.*'count': 3.*input over"):
+    with refused(ValueError, r"no position that ArrayBatches.*'count': 3.*input over"):
         run(one(), devices=1)
     cfg.input.source = slow_batches
-    with pytest.raises(ValueError, match="iterator generator has no get_state and set_state"):
+    with refused(ValueError, "iterator generator has no get_state and set_state"):
         run(cfg, devices=1)
     assert sorted(run(one(save_input_iterator=False), devices=1)[0]) == [2, 3, 4, 5, 6]
 
@@ -409,7 +378,7 @@ def test_a_run_goes_on_from_the_step_that_is_asked_for(whole, tmp_path):
     names = {path.name for path in (tmp_path / "checkpoints").iterdir()}
     steps = {f"step_0000000{step}" for step in (4, 5, 6)}
     assert names == steps | {"aside_step_00000005", "aside_step_00000006"}
-    with pytest.raises(ValueError, match=r"no complete checkpoint of step 3; there are \[4, 5, 6"):
+    with refused(ValueError, r"no complete checkpoint of step 3; there are \[4, 5, 6"):
         run(cfg, restore_step=3)
 
 
@@ -426,7 +395,7 @@ def test_a_legacy_definition_is_an_optimizer(whole, tmp_path):
         values.append(jax.jit(tx.step)(params, tx.init(params), params)[0]["w"])
     np.testing.assert_array_equal(*values)
     cfg.learner.optimizer = config_for_class(legacy_optim.Adam)
-    with pytest.raises(ValueError, match=r"trainer.learner.optimizer: .*has no learning rate"):
+    with refused(ValueError, r"trainer.learner.optimizer: .*has no learning rate"):
         run(cfg)
 
 
@@ -469,7 +438,7 @@ def test_the_end_of_the_input_ends_the_run_and_is_said(tmp_path, caplog):
     assert sorted(losses) == [1, 2, 3]
     assert "no more batches after step 3, and max_step is 50" in caplog.text
     cfg.set(dir=str(tmp_path / "empty")).input.source = lambda: iter(())
-    with pytest.raises(ValueError, match=r"trainer\.input: expected batches, found none"):
+    with refused(ValueError, r"trainer\.input: expected batches, found none"):
         run(cfg, devices=1)
 
 
@@ -477,3 +446,42 @@ def test_compiled_from_specs_alone(tmp_path):
     trainer = config(tmp_path).instantiate(parent=None, devices=jax.devices()[:4])
     compiled = trainer.compile_train_step()
     assert compiled.cost_analysis() is not None and trainer.train_state is None
+
+
+def lines_of(folder: Path) -> list[str]:
+    """All that a run wrote, without times; of the checkpoints and events their names."""
+    lines = []
+    for file in sorted(path for path in folder.rglob("*") if path.is_file()):
+        name = file.relative_to(folder).as_posix()
+        if name.startswith("checkpoints/"):
+            lines += [step] if (step := "/".join(name.split("/")[:2])) not in lines else []
+        elif "events" in name:
+            lines.append(name.split(".")[0])
+        elif file.suffix == ".jsonl":
+            for text in file.read_text().splitlines():
+                values = {k: v for k, v in json.loads(text).items() if "time" not in k}
+                lines.append(" ".join([f"{name}:", *(f"{k} {v}" for k, v in values.items())]))
+                lines[-1] += f" and {sorted({*json.loads(text)} - {*values})}"
+        else:
+            lines += [f"{name}: {text}" for text in file.read_text().splitlines()]
+    return [line.replace(str(folder), "TMP") for line in lines]
+
+
+def test_all_that_a_run_writes(tmp_path):
+    writer = CompositeWriter.default_config().set(
+        writers={"lines": JsonLinesWriter.default_config(), "board": SummaryWriter.default_config()}
+    )
+    evaler = SpmdEvaler.default_config().set(
+        input=config(tmp_path).input.clone(num_epochs=1, shuffle=False, is_training=False),
+        eval_policy=config_for_function(every_n_steps_policy).set(n=2),
+        summary_writer=writer, output_writer=JsonlWriter.default_config(),
+    )  # fmt: skip
+    evaler.input.set(source=config_for_function(regression.samples).set(count=5))
+    evaler.input.global_batch_size = 4  # and a batch of 1
+    cfg = with_randomness(config(tmp_path, steps=3, log_every_n_steps=2))
+    cfg.set(evalers={"all": evaler, "none": evaler.clone(eval_policy=lambda **_: False)})
+    cfg.model = _WithError.default_config().set(dtype=jnp.float32)
+    cfg.learner.enable_per_variable_summaries = True
+    cfg.checkpointer.keep_last_n = 2
+    run(cfg.set(summary_writer=writer))
+    assert_recorded(Path(__file__).with_name("testdata") / "run.json", "run", lines_of(tmp_path))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from optax_bridge.recorded_test import refused
 from optax_bridge.spmd.trees import (
     Summable,
     TensorSpec,
@@ -69,7 +70,7 @@ def test_expand_vdicts():
     "tree", [VDict(a="x"), VDict(a=jnp.ones(())), VDict(a=jnp.ones(2), b=jnp.ones(3))]
 )
 def test_expand_vdicts_refuses(tree):
-    with pytest.raises(ValueError, match="VDict"):
+    with refused(ValueError, "VDict"):
         expand_vdicts(tree)
 
 
@@ -80,7 +81,7 @@ def test_expand_vdicts_refuses(tree):
 def test_sharding_of_a_spec(axes, spec):
     mesh = Mesh(np.array(jax.devices()), ("data",))
     tensor = TensorSpec((8, 2), jnp.float32, axes)
-    with pytest.raises(ValueError, match="set_mesh"):
+    with refused(ValueError, "set_mesh"):
         _ = tensor.sharding
     with jax.set_mesh(mesh):
         assert tensor.sharding == NamedSharding(mesh, spec)
@@ -92,11 +93,11 @@ def test_rules_and_dicts():
     assert match_regex_rules("ba", rules=rules, default_value=3) == 3
     tree = {"a": {"b": 1}}
     assert get_recursively(tree, "a/b") == 1 and get_recursively(tree, ()) is tree
-    with pytest.raises(KeyError, match="a/c"):
+    with refused(KeyError, "a/c"):
         get_recursively(tree, "a/c/d")
     set_recursively(tree, value=2, path="x.y", separator=".")
     assert tree == {"a": {"b": 1}, "x": {"y": 2}}
-    with pytest.raises(ValueError, match="a/b"):
+    with refused(ValueError, "a/b"):
         set_recursively(tree, value=2, path="a/b/c")
 
 
@@ -116,7 +117,7 @@ def test_merging():
     assert merged == {"x": {"y": 1, "w": [2]}, "z": 3}
     assert merged["x"]["w"] is not b["x"]["w"]
     for other in ({"x": 1}, {"x": {"y": 2}}):
-        with pytest.raises(ValueError, match="x"):
+        with refused(ValueError, "x"):
             tree_merge({"x": {"y": "x"}}, secondary=other, leaf_merge_fn=non_empty_leaf_merge_fn)
 
 
@@ -134,15 +135,15 @@ def test_cycles():
     tree: dict[str, Any] = {"a": [1]}
     raise_for_cycles({"x": tree, "y": tree})
     tree["a"].append(tree)
-    with pytest.raises(ValueError, match="cycle"):
+    with refused(ValueError, "cycle"):
         raise_for_cycles(tree)
 
 
 def test_types():
     check_jax_type(args=[1, None, jnp.ones(1)], kwargs={"k": {"a": 1.0}})
-    with pytest.raises(ValueError, match=r"args\[1\]"):
+    with refused(ValueError, r"args\[1\]"):
         check_jax_type(args=[1, ["a"]])
-    with pytest.raises(ValueError, match=r"^Hm .*kwargs\[k\]"):
+    with refused(ValueError, r"^Hm .*kwargs\[k\]"):
         check_jax_type(kwargs={"k": np.ones(1)}, msg="Hm")
     assert isinstance(jnp.ones(1), Summable) and not isinstance(None, Summable)
 
@@ -151,7 +152,7 @@ def test_casts_and_masks():
     tree = {"a": jnp.ones(1), "b": jnp.ones(1, jnp.int32), "c": jnp.ones(1, jnp.float16)}
     dtypes = jax.tree.map(lambda x: x.dtype.name, cast_floats(tree, jnp.bfloat16))
     assert dtypes == {"a": "bfloat16", "b": "int32", "c": "float16"}
-    with pytest.raises(ValueError, match="float16"):
+    with refused(ValueError, "float16"):
         cast_floats(tree, jnp.float16)
     assert safe_not(None) is None and not safe_not(True)
     assert register_per_param_settings({"a": 1}, description="scales") == {"a": 1}

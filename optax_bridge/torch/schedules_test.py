@@ -12,6 +12,7 @@ import numpy as np
 import optax
 import pytest
 
+from optax_bridge.recorded_test import refused
 from optax_bridge.torch import clip_grad_norm, from_torch_schedule
 
 
@@ -31,14 +32,14 @@ from optax_bridge.torch import clip_grad_norm, from_torch_schedule
     ],
 )
 def test_what_no_schedule_stands_for_says_what_to_do(scheduler: Any, lr: Any, message: str):
-    with pytest.raises(ValueError, match=message):
+    with refused(ValueError, message):
         from_torch_schedule(scheduler, lr=lr)
 
 
 def test_what_is_no_scheduler_and_no_number_of_steps_is_refused():
-    with pytest.raises(TypeError, match=r"a scheduler of torch\.optim, or text, found int"):
+    with refused(TypeError, r"a scheduler of torch\.optim, or text, found int"):
         from_torch_schedule(3)
-    with pytest.raises(ValueError, match="steps_per_epoch: expected 1 or more, found 0"):
+    with refused(ValueError, "steps_per_epoch: expected 1 or more, found 0"):
         from_torch_schedule("StepLR(step_size=3)", lr=0.5, steps_per_epoch=0)
 
 

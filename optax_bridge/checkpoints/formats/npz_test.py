@@ -12,6 +12,7 @@ from optax_bridge.checkpoints import CheckpointError, read_checkpoint
 from optax_bridge.checkpoints.definitions import parse_definition
 from optax_bridge.checkpoints.testdata.optimizers import OPTIMIZERS
 from optax_bridge.metadata.paths import leaves
+from optax_bridge.recorded_test import refused
 
 FILES = Path(__file__).parents[1] / "testdata"
 
@@ -34,5 +35,5 @@ def test_optimizer_under_opt_comes_along(name: str, holder: str, tmp_path: Path)
     assert swapped.dtype.isnative and np.asarray(swapped).tolist() == [0, 1, 2]
     named[f"{holder}/state/param_states/more/v".strip("/")] = np.ones(3)
     np.savez(tmp_path / "more.npz", **named)
-    with pytest.raises(CheckpointError, match=r"names of the target.*'more'"):
+    with refused(CheckpointError, r"names of the target.*'more'"):
         convert_state(read_checkpoint(tmp_path / "more.npz").tree)

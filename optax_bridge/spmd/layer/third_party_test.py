@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import Mesh
 
+from optax_bridge.recorded_test import refused
 from optax_bridge.spmd.config import config_for_class, config_for_function
 from optax_bridge.spmd.layer import (
     RepeatedTransformerLayer,
@@ -16,7 +17,7 @@ from optax_bridge.spmd.layer import (
     ThirdPartyLayer,
 )
 from optax_bridge.spmd.module import functional
-from optax_bridge.spmd.trees import TensorSpec, flatten_items
+from optax_bridge.spmd.trees import TensorSpec
 
 KEY = jax.random.key(0)
 X = jax.random.normal(jax.random.key(1), (2, 8, 8))
@@ -26,7 +27,9 @@ class Linen(nn.Module):
     @nn.compact
     def __call__(self, x, train, deterministic):
         init = nn.with_partitioning(nn.initializers.lecun_normal(), ("in", "out"))
-        x = nn.BatchNorm(use_running_average=not train)(nn.Dense(8, kernel_init=init)(x))
+        x = nn.BatchNorm(use_running_average=not train)(
+            nn.Dense(8, use_bias=False, kernel_init=init)(x)
+        )
         self.sow("intermediates", "mean", x.mean())
         return nn.Dropout(0.5, deterministic=deterministic)(x)
 
@@ -34,7 +37,7 @@ class Linen(nn.Module):
 class Nnx(nnx.Module):
     def __init__(self, dim, *, rngs):
         init = nnx.with_partitioning(nnx.initializers.lecun_normal(), ("in", "out"))
-        self.dense = nnx.Linear(dim, dim, kernel_init=init, rngs=rngs)
+        self.dense = nnx.Linear(dim, dim, use_bias=False, kernel_init=init, rngs=rngs)
         self.norm = nnx.BatchNorm(dim, rngs=rngs)
         self.dropout = nnx.Dropout(0.5, rngs=rngs)
 
@@ -56,38 +59,8 @@ def made(name: str, **values: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_parameters_metadata_and_collections(name):
-    layer = made(name, axis_rules=[("in", None), ("out", "model"), ("out", "in")])
-    specs = layer.create_parameter_specs_recursively()
-    params = jax.jit(layer.initialize_parameters_recursively)(KEY)
-    assert sorted(params) == ["batch_stats", "params"]
-    assert jax.tree.structure(params) == jax.tree.structure(specs)
-    *path, leaf = MODULES[name][1]
-    kernel = specs[path[0]][path[1]][leaf]
-    assert (kernel.shape, kernel.mesh_axes) == ((8, 8), PartitionSpec(None, "model"))
-    assert all(spec.weight_decay_scale == 0 for _, spec in flatten_items(specs["batch_stats"]))
-
-    def loss(params):
-        y, outputs = functional(
-            layer, KEY, params, (X,), is_training=True, drop_output_collections=()
-        )
-        return jnp.sum(y**2), (y, outputs)
-
-    (_, (y, outputs)), grads = jax.jit(jax.value_and_grad(loss, has_aux=True))(params)
-    assert 0.3 < (np.asarray(y) == 0).mean() < 0.7
-    assert jax.tree.structure(grads) == jax.tree.structure(params)
-    assert list(outputs.module_outputs) == ["mean"]
-    updates = outputs.state_updates
-    assert jax.tree.structure(updates) == jax.tree.structure({"batch_stats": params["batch_stats"]})
-    before, after = jax.tree.leaves(params["batch_stats"]), jax.tree.leaves(updates)
-    assert any((a != b).any() for a, b in zip(before, after, strict=True))
-    evaluate = jax.jit(lambda p: functional(layer, KEY, p, (X,), is_training=False)[0])
-    assert not (evaluate(params) == 0).any()
-
-
-@pytest.mark.parametrize("name", MODULES)
 def test_an_axis_without_a_rule(name):
-    with pytest.raises(ValueError, match=r"\['out'\] of params/.*kernel"):
+    with refused(ValueError, r"\['out'\] of params/.*kernel"):
         made(name, axis_rules=[("in", None)]).create_parameter_specs_recursively()
 
 
@@ -167,7 +140,7 @@ def test_repeated_with_state():
     ],
 )
 def test_what_cannot_be_a_layer(module, values, error, message):
-    with pytest.raises(error, match=message):
+    with refused(error, message):
         ThirdPartyLayer.default_config().set(module=module, name="x").instantiate(parent=None)
 
 
@@ -178,9 +151,3 @@ def test_examples_of_inputs():
     )
     specs = cfg.instantiate(parent=None).create_parameter_specs_recursively()
     assert specs["params"]["embedding"].shape == (3, 2)
-
-
-def test_a_linen_module_itself_is_its_own_description():
-    cfg = ThirdPartyLayer.default_config().set(module=nn.Dense(3), example_inputs=[(1, 2)])
-    layer = cfg.set(name="layer").instantiate(parent=None)
-    assert layer.create_parameter_specs_recursively()["params"]["kernel"].shape == (2, 3)

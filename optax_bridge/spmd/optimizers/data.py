@@ -134,12 +134,15 @@ def trace_partition(tx: optax.GradientTransformation) -> PartitionedGradientTran
 
 def adam_partition(tx: optax.GradientTransformation) -> PartitionedGradientTransformation:
     """`optax.scale_by_adam`, and others with its state, with specs for it."""
-    state: OptState = jax.eval_shape(lambda: tx.init({}))
-    count = state.count
 
     def partition(specs: PyTree) -> PyTree:
-        spec = OptStateSpec(shape=count.shape, dtype=count.dtype, mesh_axes=PartitionSpec())
-        return optax.ScaleByAdamState(spec, copy_partition(specs), copy_partition(specs))  # type: ignore[arg-type]
+        state: OptState = _first_state(tx, specs)
+        count = OptStateSpec(state.count.shape, state.count.dtype, PartitionSpec())
+        return optax.ScaleByAdamState(
+            count,  # type: ignore[arg-type]
+            _like(specs, state.mu),
+            _like(specs, state.nu),
+        )
 
     return with_partition_fn(tx, partition)
 
@@ -154,14 +157,28 @@ def scale_by_lion(
       b2: decay of the average that is kept.
       mu_dtype: dtype of that, None for the parameter's.
     """
+    tx = optax.scale_by_lion(b1, b2, mu_dtype)
 
     def partition(specs: PyTree) -> PyTree:
-        mu = copy_partition(specs)
-        if mu_dtype is not None:
-            mu = jax.tree.map(lambda spec: dataclasses.replace(spec, dtype=mu_dtype), mu)
+        mu = _like(specs, _first_state(tx, specs).mu)
         return optax.ScaleByLionState(count=count_spec(), mu=mu)  # type: ignore[arg-type]
 
-    return with_partition_fn(optax.scale_by_lion(b1, b2, mu_dtype), partition)
+    return with_partition_fn(tx, partition)
+
+
+def _first_state(tx: optax.GradientTransformation, specs: PyTree) -> OptState:
+    """The shapes and dtypes of a transformation's state at the start."""
+    values = jax.tree.map(lambda spec: jax.ShapeDtypeStruct(spec.shape, spec.dtype), specs)
+    return jax.eval_shape(tx.init, values)
+
+
+def _like(specs: PyTree, arrays: PyTree) -> PyTree:
+    """Specs of arrays that are like parameters but for their dtype."""
+    return jax.tree.map(
+        lambda spec, array: dataclasses.replace(spec, dtype=array.dtype),
+        copy_partition(specs),
+        arrays,
+    )
 
 
 def without_state(

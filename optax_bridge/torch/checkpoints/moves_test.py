@@ -18,6 +18,7 @@ from optax_bridge import CheckpointError, FullTrainState
 from optax_bridge.checkpoints.conversions import as_template
 from optax_bridge.checkpoints.moves import Move
 from optax_bridge.checkpoints.read import Read
+from optax_bridge.recorded_test import refused as raises
 from optax_bridge.torch.checkpoints.draft import draft_names
 from optax_bridge.torch.checkpoints.files import description_of, moved_to_flax
 from optax_bridge.torch.checkpoints.layout import torch_checkpoint
@@ -85,7 +86,7 @@ def move(tree: Any, like: Any = None, step: int | None = None, names: Any = NAME
 
 
 def refused(tree: Any, expected: str, like: Any = None, names: Any = NAMES) -> None:
-    with pytest.raises(CheckpointError, match=expected):
+    with raises(CheckpointError, expected):
         move(tree, like, names=names)
 
 
@@ -136,7 +137,7 @@ def test_sgd_does_not_say_its_step(momentum: float) -> None:
     fields = ("momentum_buffer",) if momentum else ()
     tree = saved(fields, None, momentum=momentum, dampening=0.0)
     like = template(optax.sgd(lambda count: 0.1, momentum=momentum or None))
-    with pytest.raises(CheckpointError, match="--step N"):
+    with raises(CheckpointError, "--step N"):
         move(tree, like)
     state: Any = move(tree, like, step=3)
     assert (int(state.step), int(state.opt_state[1].count)) == (3, 3)  # that of the schedule
@@ -164,7 +165,7 @@ def test_what_cannot_be_moved_is_refused() -> None:
     refused({"model": tensors}, "--params-only")
     names: Any
     for kind, names, remedy in (("safetensors", None, "Make it"), ("Orbax", NAMES, "Leave")):
-        with pytest.raises(CheckpointError, match=f"a names file for a checkpoint.*{remedy}"):
+        with raises(CheckpointError, f"a names file for a checkpoint.*{remedy}"):
             moved_to_flax(Read(Path("a"), kind, tensors), None, names=names, step=None)
     names = {key: value for key, value in NAMES.items() if key != "order"}
     refused(tree, "states that belong to one parameter each", names=names)
@@ -263,11 +264,11 @@ def test_an_array_is_taken_apart_there_and_joined_on_the_way_back() -> None:
     assert returned.keys() == {move.source for move in forward.moves}
     np.testing.assert_array_equal(returned["model", "w"], weight)
     np.testing.assert_array_equal(returned["optimizer", "state", "0", "max_exp_avg_sq"], moment)
-    with pytest.raises(CheckpointError, match=r"\['params'\]\['o'\] in addition"):
+    with raises(CheckpointError, r"\['params'\]\['o'\] in addition"):
         plan_to_torch(forward, {**arrays, ("params", "o"): weight}, "base").check()
     for change in (np.float16, lambda array: array[..., :1] if array.ndim else array):
         other = {path: change(array) for path, array in arrays.items()}
-        with pytest.raises(CheckpointError, match=r"\['w'\].*float.*a base of the same model"):
+        with raises(CheckpointError, r"\['w'\].*float.*a base of the same model"):
             plan_to_torch(forward, other, "base").check()
 
 
@@ -300,77 +301,45 @@ def test_inspect_names_groups_and_fields() -> None:
     assert line == "models: model, ema; name one: --part MODEL,OPTIMIZER"
 
 
-def draft(shapes: Any, params: Any) -> dict[str, str]:
-    """The values of a draft's lines for tensors of these shapes, and its remarks, by names."""
+def draft(shapes: Any, params: Any) -> str:
     tensors = dict(zip(shapes, numbers(*shapes.values()), strict=True))
     tree = unflatten_dict({name: jnp.zeros(shape) for name, shape in params.items()}, sep="/")
     stats = tree.pop("batch_stats", None)
     like = FullTrainState.create(None, tree, optax.sgd(0.1), batch_stats=stats)
-    text = draft_names(torch_checkpoint({"model": tensors}, "file"), like)
-    lines = [line.partition(" = ") for line in text.splitlines() if line.startswith('"')]
-    return {name.strip('"'): value for name, _, value in lines}
+    return draft_names(torch_checkpoint({"model": tensors}, "file"), like)
 
 
 def dense(name: str, *shape: int) -> dict[str, tuple[int, ...]]:
     return {f"{name}/kernel": shape, f"{name}/bias": shape[-1:]}
 
 
-def test_a_draft_marks_what_shapes_do_not_settle() -> None:
+def test_drafts_of_names(recorded: Any) -> None:
     shapes = {"0.weight": (2, 1, 3, 3), "0.bias": (2,), "2.weight": (4, 8), "2.bias": (4,)}
     shapes |= {"3.weight": (4, 4), "3.bias": (4,), "4.weight": (4, 4), "4.bias": (4,)}
     fewer = {**dense("Conv_0", 3, 3, 1, 2), **dense("Dense_0", 8, 4), **dense("Dense_1", 4, 4)}
-    lines = draft(shapes, {**fewer, **dense("Dense_10", 4, 4)})
-    assert lines["0.weight"] == '{ to = "params/Conv_0/kernel", as = "o i h w -> h w i o" }'
-    assert "o (c s) -> (s c) o" in lines["2.weight"] and "unsure" in lines["2.weight"]
-    assert "Dense_1/kernel" in lines["3.weight"] and "fits 2 places" in lines["3.weight"]
-    assert "(c s)" not in lines["3.weight"]  # nothing is flattened between two dense layers
-    assert "Dense_10/bias" in lines["4.bias"] and "unsure" in lines["4.bias"]
-    two = {"x/scale": (4,), "y/scale": (4,)}
-    assert "fits 2 places" in draft({"a.scale": (4,)}, two)["a.scale"]
-    assert any("fits 1 place, as others do" in line for line in draft(shapes, fewer).values())
-    eleven = {f"{number}.scale": (4,) for number in range(11)}
-    modules = [f"params/m{number}/scale" for number in range(11)]
-    ordered = draft(eleven, {path.removeprefix("params/"): (4,) for path in modules}).values()
-    assert [line.split('"')[1] for line in ordered] == modules  # m10 is behind m9
-
-
-def test_a_draft_knows_attention_statistics_and_kernels_the_other_way_round() -> None:
-    shapes = {"net.attn.in_proj_weight": (18, 5), "net.attn.out_proj.weight": (5, 6)}
-    shapes |= {"net.q_proj.weight": (6, 5), "net.bn.running_var": (6,), "net.bn.running_mean": (6,)}
-    shapes |= {"net.q_proj.bias": (6,), "net.attn.in_proj_bias": (18,)}
-    shapes |= {"net.up.weight": (7, 8, 2), "net.head.weight": (3, 7)}
-    shapes |= {"net.norm1.weight": (4,), "net.norm2.weight": (4,)}  # which their names alone tell
+    eleven = {f"{number}.scale": (4,) for number in range(11)}  # m10 is behind m9
+    net: Any = {"net.attn.in_proj_weight": (18, 5), "net.attn.out_proj.weight": (5, 6)}
+    net |= {"net.q_proj.weight": (6, 5), "net.bn.running_var": (6,), "net.bn.running_mean": (6,)}
+    net |= {"net.q_proj.bias": (6,), "net.attn.in_proj_bias": (18,)}
+    net |= {"net.up.weight": (7, 8, 2), "net.head.weight": (3, 7)}
+    net |= {"net.norm1.weight": (4,), "net.norm2.weight": (4,)}  # which their names alone tell
     three = [f"attn/{name}" for name in ("query", "key", "value")]
-    params = {f"{name}/bias": (2, 3) for name in [*three, "q_proj"]}
+    params: Any = {f"{name}/bias": (2, 3) for name in [*three, "q_proj"]}
     params |= {f"{name}/kernel": (5, 2, 3) for name in [*three, "q_proj"]}
     params |= {"attn/out/kernel": (2, 3, 5), "head/kernel": (7, 3)}
     params |= {"batch_stats/bn/mean": (6,), "batch_stats/bn/var": (6,)}
-    params |= {"norm2/scale": (4,), "norm1/scale": (4,)}
-    lines = draft(shapes, {**params, "ConvTranspose_0/kernel": (2, 8, 7)})
-    up = lines.pop("net.up.weight")
-    assert "o i w -> w i o" in up and "has its kernel the other way round" in up
-    kernels = ", ".join(f'"params/{name}/kernel"' for name in three)
-    biases = kernels.replace("kernel", "bias")
-    assert {name.removeprefix("net."): line for name, line in lines.items()} == {
-        "attn.in_proj_weight": f'{{ to = [{kernels}], as = "(n h d) i -> n i h d", h = 2 }}',
-        "attn.out_proj.weight": '{ to = "params/attn/out/kernel", as = "o (h d) -> h d o", h = 2 }',
-        "q_proj.weight": '{ to = "params/q_proj/kernel", as = "(h d) i -> i h d", h = 2 }',
-        "q_proj.bias": '{ to = "params/q_proj/bias", as = "(h d) -> h d", h = 2 }',
-        "attn.in_proj_bias": f'{{ to = [{biases}], as = "(n h d) -> n h d", h = 2 }}',
-        "bn.running_var": '"batch_stats/bn/var"',
-        "bn.running_mean": '"batch_stats/bn/mean"',
-        "head.weight": '{ to = "params/head/kernel", as = "o i -> i o" }',
-        "norm1.weight": '"params/norm1/scale"',
-        "norm2.weight": '"params/norm2/scale"',
-    }
-
-
-def test_a_draft_has_the_order_that_a_person_decides() -> None:
-    checkpoint = torch_checkpoint(saved(), "file")
-    lines = draft_names(checkpoint, template(), is_one_of_several=True).splitlines()
-    order = 'order = ["fc.weight", "fc.bias", "bn.weight", "bn.bias"]'
-    assert lines[1:5] == [
-        'model = "model"', 'optimizer = "optimizer"', 'drop = ["*num_batches_tracked"]', order,
-    ]  # fmt: skip
-    assert lines[5].startswith('unsure_order = "shapes that fit two orders')
-    assert order not in draft_names(torch_checkpoint(saved((), None), "file"), template())
+    params |= {"norm2/scale": (4,), "norm1/scale": (4,), "ConvTranspose_0/kernel": (2, 8, 7)}
+    other: Any = {"emb.weight": (7, 4), "c3.weight": (2, 3, 1, 1, 1), "in_proj_weight": (12, 4)}
+    other |= {"odd.weight": (3, 5), "mean": (4,), "bn.num_batches_tracked": ()}
+    likes: Any = {"emb/embedding": (7, 4), "c3/kernel": (1, 1, 1, 3, 2), "odd/kernel": (3, 5)}
+    likes |= {f"{part}/kernel": (4, 4) for part in "qkv"} | {"mean": (4,), "lone": (9,)}
+    several = torch_checkpoint(saved(), "file")
+    recorded("drafts.txt", {
+        "dense layers after a convolution": draft(shapes, {**fewer, **dense("Dense_10", 4, 4)}),
+        "more tensors than places": draft(shapes, fewer),
+        "two places": draft({"a.scale": (4,)}, {"x/scale": (4,), "y/scale": (4,)}),
+        "numbers": draft(eleven, {f"m{number}/scale": (4,) for number in range(11)}),
+        "attention": draft(net, params),
+        "other layers": draft(other, likes),
+        "one of several": draft_names(several, template(), is_one_of_several=True),
+    })  # fmt: skip

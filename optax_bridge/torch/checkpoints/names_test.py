@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from optax_bridge.checkpoints import CheckpointError
+from optax_bridge.recorded_test import refused
 from optax_bridge.torch.checkpoints.names import read_names
 from optax_bridge.torch.checkpoints.rearrangement import Rearrangement
 
@@ -43,7 +44,7 @@ def rules(tmp_path, text, names=NAMES):
     ],
 )
 def test_what_it_does_not_say_is_refused_by_name(tmp_path, text, expected):
-    with pytest.raises(CheckpointError, match=expected):
+    with refused(CheckpointError, expected):
         rules(tmp_path, text)
 
 
@@ -61,5 +62,5 @@ def test_what_it_does_not_say_is_refused_by_name(tmp_path, text, expected):
     ],
 )
 def test_no_rearrangement_and_an_array_without_its_axes_are_refused(text, sizes, shape, expected):
-    with pytest.raises(ValueError, match=expected):
+    with refused(ValueError, expected):
         Rearrangement.parse(text, sizes)(np.zeros(shape))
