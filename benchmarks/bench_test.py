@@ -1,6 +1,8 @@
 """The benchmarks run and write their page; how fast anything is, no test can judge."""
 
+import importlib.util
 import itertools
+import re
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -18,21 +20,84 @@ from benchmarks import __main__ as bench
 from benchmarks import figures, growth, problem, start, step_time, timing, tools, trainer
 from benchmarks.figures import Figure, NotRun, exactly, to_markdown
 from benchmarks.timing import Spread, Stepper
+from optax_bridge.cli import installed
 from optax_bridge.correspondence import ENTRIES
+
+
+def masked(text: str) -> list[str]:
+    """The lines of a run without what differs from run to run; that against PyTorch apart."""
+    text = re.sub(r"(?<= )-?[\d.]+ \(-?[\d.]+ to -?[\d.]+\)", "#", text)
+    text = re.sub(r"(: [^:|\n]+  )-?[\d.]+", r"\1#", text)  # as printed
+    text = re.sub(r"(\n\| [^|]+ \| [^|]+ \| )-?[\d.]+ \|", r"\1# |", text)  # as in a table
+    text = re.sub(r"\| (?!0\.2 ms)[\d.e+]+ (ms|bytes) \| ", r"| # \1 | ", text)
+    text = re.sub(r"  above [\d.]+|\*\*above\*\*(; )?", "", text)
+    text = re.sub(r"[\d.]+ a second of", "# a second of", text)
+    text = re.sub(r"^\d{4}-.*|\d+ of \d+\.$", "#", text, flags=re.MULTILINE)
+    return [line.rstrip() for line in text.splitlines() if "PyTorch" not in line]
 
 
 def test_every_measurement_runs_and_stands_on_the_page(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
+    """`testdata/quick.md` has the lines of `python -m benchmarks --quick`, and the page."""
     assert bench.main(["--quick", "--results", str(tmp_path / "RESULTS.md")]) == 0
-    text, printed = (tmp_path / "RESULTS.md").read_text(), capsys.readouterr().out
-    for name in bench.MEASUREMENTS:
-        assert f"## {name.capitalize()}\n" in text and f"\n{name}: " in f"\n{printed}"
-    for sides in ("exact / legacy", "exact / optax.partition", "exact / chain of masks",
-                  "import optax_bridge / import flax, optax", "trainer / plain loop"):  # fmt: skip
-        assert f" | {sides} | " in text
+    text = capsys.readouterr().out + (tmp_path / "RESULTS.md").read_text()
+    expected = Path(__file__).parent / "testdata" / "quick.md"
+    assert masked(text) == expected.read_text(encoding="utf-8").splitlines()
+    versions = ", ".join(f"{name} {version}" for name, version in installed.versions().items())
+    assert f" cores, device {jax.devices()[0].device_kind}; " in text and f" {versions}.\n" in text
+    of_torch = "not run: torch is not installed"
+    of_torch = "exact / torch  " if importlib.util.find_spec("torch") else of_torch
+    assert f"step: adam, 16 x 1024x1024, float32, against PyTorch's fused step: {of_torch}" in text
     assert text.count(" seconds / bar | 0.") == 2  # far below their bars
-    assert text.count(" | exact / optax | ") == 5 and "it stopped with" not in text
+
+
+def test_a_full_run_takes_every_optimizer_tree_and_number(monkeypatch: pytest.MonkeyPatch):
+    plan = list[Any]()
+    monkeypatch.setattr(problem, "TREES", dict.fromkeys(problem.TREES, lambda: {"w": jnp.ones(2)}))
+    monkeypatch.setattr(step_time, "steppers", lambda entry, params: {"w": params["w"].dtype.name})
+    monkeypatch.setattr(step_time, "_against_torch", lambda quick: [])
+    monkeypatch.setattr(
+        step_time, "ratios", lambda *args, **limits: plan.append((args, limits)) or ()
+    )
+    assert [*step_time.measure(quick=False)] == []
+    trees = [("16 x 1024x1024", "float32"), ("16 x 1024x1024", "bfloat16")]
+    trees.append(("400 x 64x64", "float32"))
+    pairs = (("exact", "legacy", 1.02), ("exact", "optax", 1.02))
+    assert plan == [
+        (("step", f"{name}, {tree}, {dtype}", {"w": dtype}, pairs), {"repeats": 40, "seconds": 2.5})
+        for tree, dtype in trees
+        for name in ENTRIES
+    ]
+    monkeypatch.setattr(growth, "_stages", lambda *args: [(*args[:1], len(args[1]), [*args[2]])])
+    two, three = ["exact", "optax"], ["exact", "optax.partition", "chain of masks"]
+    assert [*growth.measure(quick=False)] == [
+        *((f"{leaves} leaves", leaves, two) for leaves in (10, 100, 1000)),
+        *((f"{groups} groups, 128 leaves", 128, three) for groups in (1, 8, 64)),
+    ]
+    folders = set[str]()
+
+    def check_output(command: list[str], text: bool, env: dict[str, str]) -> str:
+        folders.add(env["JAX_COMPILATION_CACHE_DIR"])
+        return f"first\n{' '.join(command[1:])}\n"
+
+    monkeypatch.setattr(tools.subprocess, "check_output", check_output)
+    checked: Any = [*tools._check()]
+    assert [(figure.subject, figure.base, figure.note) for figure in checked] == [
+        ("check, nothing compiled before", 60.0, "-m optax_bridge check"),
+        ("check again", 30.0, "-m optax_bridge check"),
+    ]
+    assert len(folders) == 1
+
+
+def test_parameters_are_normal_over_the_root_of_their_columns():
+    params = problem.tree("400 x 64x64")
+    assert problem.size(params) == 400 * 64 * 64 and list(params)[-1] == "leaf_00399"
+    values, grads = (jnp.stack([*tree.values()]) for tree in (params, problem.gradients(params)))
+    assert (values.shape, values.dtype, grads.dtype) == ((400, 64, 64), jnp.float32, jnp.float32)
+    assert float(values.std()) == pytest.approx(1 / 8, rel=0.01)  # of 1.6 million
+    assert float(grads.std()) == pytest.approx(1, rel=0.01)
+    assert abs(float((values * grads).mean())) < 1e-3  # drawn apart
 
 
 def test_a_measurement_that_stops_is_told_and_one_that_is_not_named_does_not_run(
