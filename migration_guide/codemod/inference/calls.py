@@ -52,7 +52,6 @@ _SAME = {
     "fori_loop": 3,
     "eval_shape": None,
 }
-_KEYWORDS = {"target": "restore_checkpoint", "tree": "tree_map"}
 _WRAPPERS = {
     "jit",
     "pmap",
@@ -155,8 +154,7 @@ def _module_call(a: Expressions, node: cst.Call) -> Kind | None:
     if last == "unreplicate" and node.args:
         return a.kind(node.args[0].value) - {REPLICATED}
     if last in _SAME:
-        keyword = next((k for k, name in _KEYWORDS.items() if name == last), "")
-        value = argument(node, _SAME[last], keyword)
+        value = argument(node, _SAME[last], "tree" if last == "tree_map" else "target")
         return a.kind(value) if value is not None else NOTHING
     if last == "dict" and node.args and all(arg.keyword is not None for arg in node.args):
         inside = join_kinds(a.kind(arg.value) for arg in node.args)
