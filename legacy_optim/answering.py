@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import importlib
+import inspect
 import sys
 import types
 from collections.abc import Callable, Mapping
@@ -101,6 +102,9 @@ def accept_keywords(
     """Makes a function take keywords under their old names, too, and notes them."""
     function = vars(module)[name]
     full = f"{module.__name__}.{name}"
+    with contextlib.suppress(ValueError):  # of a function of C nothing is known
+        own = inspect.signature(function).parameters  # NumPy 2.0 takes `newshape` alone
+        renamed = {old: new for old, new in renamed.items() if old not in own}
 
     @functools.wraps(function)
     def call(*args: object, **kwargs: object) -> object:

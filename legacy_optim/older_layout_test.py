@@ -35,3 +35,5 @@ def test_a_state_for_each_group_is_read() -> None:
     jax.tree.map(np.testing.assert_array_equal, restored, optimizer)
     many = {str(number): {"step": number, "param_states": {}} for number in range(11)}
     assert grouped_states(many) == [*many.values()]  # 10 is behind 9
+    for other in ({"0": {"step": 1}}, {"1": many["1"]}, {"0": 1}, {}, []):
+        assert grouped_states(other) is None

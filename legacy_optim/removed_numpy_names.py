@@ -17,7 +17,6 @@ NAMES: dict[str, dict[str, object]] = {
         "asscalar": lambda a: a.item(),
         "in1d": lambda ar1, ar2, **kwargs: np.isin(np.ravel(ar1), ar2, **kwargs),
         "issubsctype": np.issubdtype,
-        "long": int,
         "msort": lambda a: np.sort(a, axis=0),
         "typeDict": np.sctypeDict,
     },

@@ -197,7 +197,8 @@ OLD_NAMES = {
     "jax.nn.normalize(jnp.array([1.0, 3.0])).round(2).tolist()": "[-1.0, 1.0]",
     "__import__('jax.experimental.optimizers', fromlist=['x']).sgd.__name__": "'sgd'",
     "jax.device_put_replicated(x, jax.devices()[:1]).shape": "(1, 1)",
-    "jax.device_put_sharded([x], jax.devices()[:1]).shape": "(1, 1)",
+    "jax.device_put_sharded([x, 2 * x], jax.devices()[:2]).tolist()": "[[1.0], [2.0]]",
+    "len(jax.device_put_replicated(x, jax.devices()[:3]).sharding.device_set)": "3",
     "jax.random.shuffle(jax.random.PRNGKey(0), jnp.arange(3)).shape": "(3,)",
     "jax.lax.tie_in(1, 2), jax.curry(divmod)(7)(2)": "(2, (3, 1))",
     "[jnp.fix(-1.5 * x).tolist(), jnp.NINF, jnp.PZERO, jnp.NZERO]": "[[-1.0], -inf, 0.0, -0.0]",
@@ -227,7 +228,11 @@ OLD_NAMES = {
     "util.unzip3([(1, 2, 3), (4, 5, 6)])": "((1, 4), (2, 5), (3, 6))",
     "refuses(util.safe_zip, [1], [1, 2])": "True",
     "hcb.id_tap(lambda *_: None, 1), hcb.id_tap(lambda *_: None, 1, result=2)": "(1, 2)",
-    "hcb.call(np.negative, x, result_shape=x).tolist()": "[-1.0]",
+    "hcb.call(np.negative, x.astype(int), result_shape=x.astype(int)).tolist()": "[-1]",
+    "printed(hcb.id_tap, lambda value, _, more: print(value + more), 1, more=2)": "'3\\n'",
+    "printed(hcb.id_print, x, what='loss', sep='; ')": "'loss [1.]\\n'",
+    "'HloModule' in jax.xla_computation(jnp.sum, static_argnums=1)(x, 0).as_hlo_text()": "True",
+    "np.asfarray([1], np.float32).dtype.name": "'float32'",
 }
 
 
@@ -239,6 +244,11 @@ def test_removed_names_answer(folder: Path):
         "from jax.config import config\nx = jnp.ones(1)\n"
         "def refuses(function, *args):\n    try: function(*args)\n"
         "    except ValueError: return True\n"
+        "import contextlib, io\n"
+        "def printed(function, *args, **kwargs):\n"
+        "    with contextlib.redirect_stdout(io.StringIO()) as output:\n"
+        "        function(*args, **kwargs), hcb.barrier_wait()\n"
+        "    return output.getvalue()\n"
     )
     (folder / "names.py").write_text(f"{first}{lines}\n", encoding="utf-8")
     done = _run(folder, "--quiet", "names.py")

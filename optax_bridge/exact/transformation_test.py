@@ -109,6 +109,7 @@ def test_what_knows_boxes_knows_its_parts():
     groups: Any = REPACKED["groups"]
     boxed: Any = optax_bridge.with_axis_metadata(groups)
     assert (boxed.inner, boxed.parts) == (groups.inner, groups.parts)
+    assert copy.deepcopy(groups) is groups  # to jax.jit another one would be another program
 
 
 def test_in_a_chain_a_parameter_keeps_its_dtype():

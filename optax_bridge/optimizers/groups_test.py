@@ -203,7 +203,8 @@ PARAMS = {"dense": {"kernel": jnp.ones((2, 2)), "bias": jnp.ones(2)}, "bias": jn
 
 
 @pytest.mark.parametrize(
-    "pattern, count", [("*/bias", 2), ("/bias", 1), ("/dense/*", 2), ("*", 3), ("bias", 0), ("", 0)]
+    "pattern, count",
+    [("*/bias", 2), ("/bias", 1), ("/dense/*", 2), ("*", 3), ("*/Bias", 0), ("bias", 0), ("", 0)],
 )
 def test_a_text_is_a_glob_on_paths_wherever_leaves_are_chosen(pattern: str, count: int):
     tx = optax_bridge.multi_optimizer((pattern, optax_bridge.sgd(1.0)), strict=count > 0)

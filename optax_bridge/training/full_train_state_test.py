@@ -82,17 +82,6 @@ def test_everything_at_once_compiles_once_under_donation():
     assert_equal(restored, state.replace(rngs=None))
 
 
-@pytest.mark.parametrize("every", [1, 3])
-def test_each_call_has_the_keys_of_its_number_and_sets_collections(every: int):
-    rngs = {"dropout": jax.random.key(2)}
-    state: Any = create(rngs=rngs, accumulate_every=every, batch_stats={"calls": 0})
-    for call in range(7):
-        expected = jax.random.fold_in(jax.random.key(2), call)
-        assert state.step_rngs() == {"dropout": expected}
-        state = state.apply_gradients(grads=GRADS, batch_stats={"calls": call + 1})
-        assert state.batch_stats == {"calls": call + 1}
-
-
 def test_a_state_that_starts_as_the_parameters_is_donated_with_them():
     params = jax.tree.map(jnp.copy, PARAMS)
     tx = optax.contrib.dog()
@@ -143,19 +132,6 @@ def test_averages_and_sums_of_half_precision_do_not_stand_still():
     assert state.params["w"].dtype == jnp.bfloat16
     np.testing.assert_array_equal(np.asarray(state.params["w"], np.float32), 255.0)
     np.testing.assert_allclose(state.ema_params["w"], 256 - 0.001, rtol=1e-6)
-
-
-@pytest.mark.parametrize("every", [1, 2])
-def test_the_average_follows_the_parameters_once_a_step(every: int):
-    expected = jax.tree.map(lambda x: x - 1, PARAMS)  # its start, which is given
-    state = create(ema_decay=0.75, accumulate_every=every, ema_params=expected)
-    for call in range(3 * every):
-        state = state.apply_gradients(grads=GRADS)
-        if call % every == every - 1:
-            expected = jax.tree.map(lambda e, p: 0.75 * e + 0.25 * p, expected, state.params)
-        jax.tree.map(
-            lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), state.ema_params, expected
-        )
 
 
 def test_averages_and_sums_of_wide_and_whole_numbers_keep_their_dtypes():
