@@ -133,12 +133,6 @@ def test_the_reference_has_every_subcommand_and_its_options():
     text = generated.commands_markdown()
     for point in metadata.entry_points(group=generated.GROUP):
         assert f"Usage: optax-bridge {point.name} [OPTIONS]" in text
-    for part in ("| Number of steps in the runs. Default: `160`. |", "with `--full` any",
-                 "; `inspect --names` drafts it. |", "Compare two optimizers by runs",
-                 "| `--steps STEPS` |", "| `--verify`, `--no-verify` |",
-                 "| `RIGHT` | The other side. Required. |",
-                 "notebooks. May be repeated. |"):  # fmt: skip
-        assert part in text
 
 
 def test_marks_are_filled_in_with_menus_and_the_way_to_install():
@@ -147,9 +141,6 @@ def test_marks_are_filled_in_with_menus_and_the_way_to_install():
     menu = ["```{toctree}", ":hidden:", ":caption: From PyTorch", "", *pages, "```"]
     assert "\n".join(menu) in index and ":caption: Examples\n\nexamples\n" in index
     assert not any("<!-- generated" in generated.filled_in(text) for text in TEXTS.values())
-    installs = [generated.install_markdown(*where) for where in ((), ("notebook",))]
-    assert all("[all]" in text and "https://" in text for text in installs)
-    assert installs[1].startswith("    %pip install ")
 
 
 def test_docstrings_become_rest():

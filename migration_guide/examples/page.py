@@ -53,7 +53,7 @@ def origin() -> Markdown:
 def _burden(load: int) -> str:
     if load < 1:
         return "did nothing else"
-    return f"had {load} other processes to run, so that the times are rough"
+    return f"had {load} other process{'es' * (load > 1)} to run, so that the times are rough"
 
 
 def drift() -> Html:
