@@ -59,7 +59,7 @@ def loss_figure(old: Sequence[float], new: Sequence[float], name: str) -> list[s
     line = "the two are the same to the bit at every step"
     if any(signed):
         step = next(step for step, value in enumerate(signed, 1) if value)
-        line = f"new less old: at most {max(map(abs, signed)):.2g}, first at step {step}"
+        line = f"new less old: at most {np.abs(signed).max():.2g}, first at step {step}"
     words = '<span><i class="old"></i>old</span><span><i class="new"></i>new, drawn over it</span>'
     curves = _losses(old, new, f"loss curves of {name}")
     shown = [f'<h4>Loss</h4>{curves}<p class="key">{words}<span>{line}</span></p>']
@@ -86,8 +86,8 @@ def divergence(judgement: Judgement, title: str, *, style: bool = True) -> Svg:
         kind = f"c{number}" if number < NAMED else "rest"
         cut = leaf.poisoned_from
         values = series[number]
-        title = f"<title>{html.escape(leaf.path)}</title>"
-        lines.append(f'<g class="{kind}">{title}{_line(values[: cut + 1], scale)}')
+        named = f"<title>{html.escape(leaf.path)}</title>"
+        lines.append(f'<g class="{kind}">{named}{_line(values[: cut + 1], scale)}')
         lines.append(f"{_line(values[cut:], scale, cut, 'after')}{_dots(values, scale)}</g>")
     if there is not None:
         lines.append(f'<g class="wide">{_line(there, scale)}</g>')

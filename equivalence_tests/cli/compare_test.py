@@ -85,38 +85,27 @@ SHORT = ("--params", "my_pair:PARAMS", "--steps", "5")
     ],
 )
 def test_the_exit_code_is_the_verdict_of_runs_and_proof(
-    right: str, code: int, verdicts: tuple[str, ...], tmp_path: Path, command: Command
+    right: str, code: int, verdicts: Any, tmp_path: Path, command: Command, recorded: Any
 ):
     files = ("--json", "pair.json", "--junit", "pair.xml", "--report", "report")
     done = command("compare", "my_pair:adam", f"my_pair:{right}", *SHORT, *files)
-    assert done.code == code
-    lines = done.out.splitlines()
-    assert lines[0].startswith(f"{verdicts[0]}: ")
-    assert f"\nruns: {verdicts[1]}: my_pair:adam (" in done.out
-    assert f"\nproof: {verdicts[2]}" in done.out
-    assumed = lines.index("assumptions:") if not code else len(lines)
-    assert all(line.startswith("- ") for line in lines[assumed + 1 :])  # one list, the last thing
-    assert done.err == f"written: pair.json, pair.xml, {Path('report', 'index.html')}\n"
+    recorded("compare.txt", {right: done.text}, some=True)
     content = json.loads((tmp_path / "pair.json").read_text())
     found = (content["verdict"], content["runs"]["verdict"], content["proof"]["verdict"])
     assert found == verdicts
     assert content["runs"]["shapes"] == {"params['w']": "float32[5]"}
-    assert "  parameters: float32: 5\n" in done.out
     assert content["names"] == ["my_pair:adam", f"my_pair:{right}"]
     suite = ElementTree.parse(tmp_path / "pair.xml").getroot()[0]
     counts = {name: suite.get(name) for name in ("tests", "failures", "errors")}
     assert counts == {"tests": "1", "failures": str(code), "errors": "0"}
     page = (tmp_path / "report" / "index.html").read_text()
-    assert lines[0] in page and f"proof: {verdicts[2]}" in page
+    assert done.out.splitlines()[0] in page and f"proof: {verdicts[2]}" in page
 
 
-def test_what_the_proof_alone_shows_is_different(tmp_path: Path, command: Command):
+def test_what_the_proof_alone_shows_is_different(tmp_path: Path, command: Command, recorded: Any):
     """The runs end long before; and JUnit's XML has the failure as well."""
     done = command("compare", "my_pair:plain", "my_pair:patient", *SHORT, "--junit", "pair.xml")
-    assert done.code == 1
-    verdict, disagreement, runs = done.out.splitlines()[:3]
-    assert verdict == "different: by proof" and runs.startswith("runs: identical")
-    assert disagreement.startswith("runs and proof disagree: the runs did not cover the input")
+    recorded("compare.txt", {"after steps that were not run": done.text}, some=True)
     assert 'failures="1"' in (tmp_path / "pair.xml").read_text()
 
 
@@ -184,11 +173,10 @@ def test_a_side_that_raises_is_in_every_file(tmp_path: Path, command: Command):
     assert "not this step" in (tmp_path / "report" / "index.html").read_text()
 
 
-def test_hyper_parameters_are_proved_for_all_numbers(command: Command):
+def test_hyper_parameters_are_proved_for_all_numbers(command: Command, recorded: Any):
     sides = ("my_pair:old_of", "my_pair:new_of")
     done = command("compare", *sides, *SHORT, "--hyper-params", "rate=1e-3")
-    assert done.code == 0, done.err
-    assert "and all rate" in done.out
+    recorded("compare.txt", {"all numbers": done.text}, some=True)
 
 
 def test_a_device_that_is_not_there_is_not_compared_on(command: Command):
@@ -196,10 +184,9 @@ def test_a_device_that_is_not_there_is_not_compared_on(command: Command):
     assert done == (3, "tpu: not run, this machine has no such device\n", "")
 
 
-def test_a_rate_that_one_side_needs_is_that_of_the_other(command: Command):
-    done = command("compare", "optax_bridge.torch:SGD", "optax:sgd", *SHORT)
-    assert done.code == 0
-    assert "and optax:sgd(learning_rate=0.001) (" in done.out
+def test_a_rate_that_one_side_needs_is_that_of_the_other(command: Command, recorded: Any):
+    done = command("compare", "optax_bridge.torch:SGD", "optax:sgd", *SHORT, "--histogram")
+    recorded("compare.txt", {"a rate of the other": done.text}, some=True)
 
 
 def test_without_pytorch_a_side_of_it_is_an_error(
@@ -211,21 +198,16 @@ def test_without_pytorch_a_side_of_it_is_an_error(
     assert done.err.startswith("torch.optim:LBFGS: ")
 
 
-def test_what_computes_with_numpy_is_silent_and_not_proved(command: Command):
+def test_what_computes_with_numpy_is_silent_and_not_proved(command: Command, recorded: Any):
     done = command("compare", "my_pair:noisy", "optax.sgd(0.1)", *SHORT)
+    recorded("compare.txt", {"NumPy": done.text.partition(" (The numpy")[0]}, some=True)
     assert done.err == ""
-    assert "\nproof: not tried: " in done.out
 
 
-def test_runs_and_proof_are_of_the_usual_shapes_which_are_printed(command: Command):
+def test_runs_and_proof_are_of_the_usual_shapes_which_are_printed(command: Command, recorded: Any):
     """A leaf has one name in the runs and in the proof, which lists no numbers of a large one."""
     done = command("compare", "my_pair:plain", "my_pair:sized", "--steps", "3")
-    assert done.code == 1
-    assert "\n  parameters: float32: 3, 129x3, 2x3x4, scalar, 128x128\n" in done.out
-    assert "difference: params['square'] by" in done.out and "  params['square'] = " in done.out
-    assert max(map(len, done.out.splitlines())) < 400
-    assert done.out.splitlines()[0] == "different: in the runs and by proof"
-    assert "distances (ULP)" not in done.out
+    recorded("compare.txt", {"the usual shapes": done.text}, some=True)
     done = command("compare", "my_pair:plain", "my_pair:sized", "--steps", "3", "--histogram")
     assert "\ndistances (ULP): same bits: " in done.out
 
@@ -296,31 +278,20 @@ def test_a_step_reads_the_flags_of_its_own_program(name: str, tmp_path: Path, co
 
 
 @pytest.mark.filterwarnings("ignore:multi_optimizer, group 0. none of")
-def test_groups_may_be_written_out_and_those_that_hold_nothing_are_said(command: Command):
-    for pattern, headline in (
-        ("*/bias", "identical: the same bits in the runs, and proved"),
-        ("*/none", "identical: the same bits in the runs, where no parameter moves, and proved"),
-    ):
+def test_groups_may_be_written_out_and_those_that_hold_nothing_are_said(
+    command: Command, recorded: Any
+):
+    for pattern in ("*/bias", "*/none"):
         old = f'MultiOptimizer(("{pattern}", Adam(0.1)))'
         new = f'optax_bridge.multi_optimizer(("{pattern}", optax_bridge.adam(0.1)))'
         done = command("compare", old, new, "--params", "bias=3,kernel=4x3", "--steps", "3")
-        assert done.code == 0
-        assert headline in done.out
-        assert "of 2 parameters" in done.out or "at rest on both sides: all" in done.out
+        recorded("compare.txt", {pattern: done.text}, some=True)
 
 
-@pytest.mark.parametrize(
-    ("left", "known"),
-    [
-        ("LAMB(0.1)", r"is optax_bridge.lamb\(learning_rate=0.1\): identical. LAMB: .* zero"),
-        ("torch.optim.SGD(lr=0.1)", r"is optax.sgd\(.*\): rounding only$"),
-        ("optax.sgd(0.1)", None),
-    ],
-    ids=["why not public Optax", "of another library", "of Optax"],
-)
+@pytest.mark.parametrize("left", ["LAMB(0.1)", "torch.optim.SGD(lr=0.1)", "optax.sgd(0.1)"])
 def test_where_no_setting_explains_it_the_recipe_is_named(
-    command: Command, left: str, known: str | None
+    command: Command, left: str, recorded: Any, monkeypatch: pytest.MonkeyPatch
 ):
+    monkeypatch.setitem(sys.modules, "torch", None)  # as where it is not installed
     done = command("compare", left, "optax.lamb(0.1)", "--params", "w=2", "--steps", "2")
-    assert done.code == 1
-    assert re.search(known, done.out, re.M) if known else " in Optax is " not in done.out
+    recorded("compare.txt", {left: done.text}, some=True)

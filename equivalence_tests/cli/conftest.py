@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,6 +21,17 @@ class Done(NamedTuple):
     code: int
     out: str
     err: str
+
+    @property
+    def text(self) -> str:
+        """All of it but times, lines of code and what rounding may change, to two digits."""
+        text = f"exit code {self.code}\n{self.out}{self.err}"
+        text = re.sub(r"(?m), [\d.e+-]+ s$|(?<=\.py):\d+| \(JAX .*\)$", "", text)
+        return re.sub(r"(?<![\w.])\d+\.\d+(e[-+]?\d+)?", _rounded, text)
+
+
+def _rounded(number: re.Match[str]) -> str:
+    return f"{float(number[0]):.2g}" if float(number[0]) > 1e-12 else "0"
 
 
 @pytest.fixture

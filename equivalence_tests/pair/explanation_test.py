@@ -39,64 +39,38 @@ NAMED = {
     "epsilon in the root": (
         (f"{__name__}:with_eps_in_the_root", "0.1, 1e-2"),
         ("optax:adam", "0.1, eps=1e-2"),
-        "the verdict is identical; the difference is eps_root=0.01, eps=0.0 (inside the root)",
     ),
     "without what does not matter": (
         (f"{__name__}:with_a_setting_that_does_nothing", "0.1, b1=0.8, b2=0.9, decay=0.5"),
         (f"{__name__}:with_a_setting_that_does_nothing", "0.1"),
-        "with_a_setting_that_does_nothing(rate=0.1, b1=0.8, b2=0.9) the verdict is identical",
     ),
     "names and nesterov": (
         ("legacy_optim:Momentum", "0.1, beta=0.8, nesterov=True"),
         ("optax:sgd", "0.1"),
-        "with optax.sgd(learning_rate=0.1, momentum=0.8, nesterov=True) the verdict is identical; "
-        "the difference is momentum=0.8 (as beta=0.8 of legacy_optim:Momentum); "
-        "nesterov=True (as nesterov=True of legacy_optim:Momentum)",
     ),
-    "rate": (
-        ("GradientDescent(0.1)", ""),
-        ("optax.sgd(0.2)", ""),
-        "with optax.sgd(learning_rate=0.1) the verdict is identical",
-    ),
+    "rate": (("GradientDescent(0.1)", ""), ("optax.sgd(0.2)", "")),
     "coupled decay": (
         ("legacy_optim:Momentum", "0.1, weight_decay=0.5"),
         ("optax:sgd", "0.1, 0.9"),
-        "with optax.chain(optax.add_decayed_weights(0.5), optax.sgd(learning_rate=0.1, "
-        "momentum=0.9)) the verdict is identical",
     ),
     "coupled decay in place of another": (
         ("Momentum(0.1, weight_decay=0.5)", ""),
         ("optax.chain(optax.sgd(0.1, 0.9), optax.add_decayed_weights(0.5))", ""),
-        "with weight_decay=0.0 in optax.chain(optax.sgd(0.1, 0.9), "
-        "optax.add_decayed_weights(0.5)), and optax.add_decayed_weights(0.5) before it, the",
     ),
-    "epsilon": (
-        ("legacy_optim:RMSProp", "0.1"),
-        ("optax:rmsprop", "0.1"),
-        "eps_in_sqrt=False (the opposite)",
-    ),
-    "of a tuple": (
-        ("optax:adam", "0.1, b1=0.8, b2=0.99"),
-        (f"{__name__}:in_pairs", "0.1"),
-        "b1=0.9 (as betas[0]=0.9 of",
-    ),
-    "to a tuple": (
-        (f"{__name__}:one_by_one", "0.1, b2=0.9"),
-        (f"{__name__}:in_pairs", "0.1"),
-        "in_pairs(rate=0.1, betas=(0.9, 0.9)) the verdict",
-    ),
+    "epsilon": (("legacy_optim:RMSProp", "0.1"), ("optax:rmsprop", "0.1")),
+    "of a tuple": (("optax:adam", "0.1, b1=0.8, b2=0.99"), (f"{__name__}:in_pairs", "0.1")),
+    "to a tuple": ((f"{__name__}:one_by_one", "0.1, b2=0.9"), (f"{__name__}:in_pairs", "0.1")),
     "decay that the other has not": (
         ("legacy_optim:Adam", "0.001, weight_decay=1e-4"),
         ("optax:adam", "0.001"),
-        "the difference is weight_decay=0.0 (as optax:adam has none)",
     ),
 }
 
 
 @pytest.mark.parametrize("case", NAMED)
-def test_arguments_of_a_named_side_explain_a_difference(case: str):
-    left, right, text = NAMED[case]
-    assert text in str(explanation(*named_pair(left, right), compared))
+def test_arguments_of_a_named_side_explain_a_difference(case: str, recorded: Any):
+    text = explanation(*named_pair(*NAMED[case]), compared)
+    recorded("explanation.txt", {case: str(text).replace(f"{__name__}:", "")}, some=True)
 
 
 def decayed_adam(gradients: Any, state: Any, params: Any) -> Any:
@@ -125,10 +99,9 @@ OBJECTS = {
 
 
 @pytest.mark.parametrize("case", OBJECTS)
-def test_an_adam_of_whatever_kind_against_adamw_misses_its_decay(case: str):
+def test_an_adam_of_whatever_kind_against_adamw_misses_its_decay(case: str, recorded: Any):
     sides = ObjectSide("mine", OBJECTS[case]), ObjectSide("adamw", optax.adamw(1e-3))
-    text = str(explanation(*sides, compared))
-    assert text.startswith("with weight_decay=0.01 in adamw the verdict is "), text
+    recorded("explanation.txt", {case: explanation(*sides, compared)}, some=True)
 
 
 def test_a_rate_that_has_the_sign_of_the_step_keeps_it():
@@ -152,13 +125,12 @@ def tensorflow_s_adam(rate: float, eps: float) -> Any:
 
 
 @pytest.mark.parametrize("eps", [1e-3, 1e-2], ids=["the same epsilon", "another"])
-def test_tensorflow_s_adam_adds_its_epsilon_before_the_bias_correction(eps: float):
+def test_tensorflow_s_adam_adds_its_epsilon_before_the_bias_correction(eps: float, recorded: Any):
     sides = tensorflow_s_adam(0.1, eps), optax.adam(0.1, eps=1e-3)
     assert compared(*sides).verdict.value == "different"
     left, right = ObjectSide("tensorflow", sides[0]), ObjectSide("optax", sides[1])
-    text = str(explanation(left, right, compared))
-    assert "with eps added before the bias correction, the verdict is rounding only" in text, text
-    assert ("eps=0.01" in text) is (eps == 1e-2)
+    text = explanation(left, right, compared)
+    recorded("explanation.txt", {f"epsilon of {eps}": text}, some=True)
 
 
 def test_a_copy_with_other_settings_leaves_the_object_as_it_is():
