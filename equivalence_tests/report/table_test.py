@@ -1,11 +1,25 @@
 """The closing line: counts of each recipe, and whether every claim held."""
 
+import io
+import json
+from typing import Any
+
 import numpy as np
 import pytest
+from rich.console import Console
 
 from equivalence_tests.compare.comparison import compare
+from equivalence_tests.report.html_test import results as all_kinds
 from equivalence_tests.report.item import broken_lines
-from equivalence_tests.report.table import closing_line, table
+from equivalence_tests.report.table import (
+    closing_line,
+    print_broken,
+    print_reasons,
+    print_table,
+    result_line,
+    rows,
+    table,
+)
 from equivalence_tests.suite.case import Result
 from equivalence_tests.suite.checks import Check
 from optax_bridge.correspondence.choice import RecipeKind
@@ -54,6 +68,17 @@ STOPPED = Result(Check("adam", 0, recipe="optax"), "", note="out of luck", faile
 )
 def test_the_counts_are_those_of_the_results(results: list[Result], line: str):
     assert closing_line(results) == line
+
+
+def test_all_that_is_printed_and_written_is_as_recorded(recorded: Any):
+    console, some = Console(width=200, file=io.StringIO()), all_kinds()
+    for width in (80, 200):
+        print_table(console, table(some, "it", width))
+    print_reasons(console, some)
+    print_broken(console, some)
+    lines = [*map(result_line, some), *map(json.dumps, rows(some))]
+    printed = console.file.getvalue()  # type: ignore[attr-defined]
+    recorded("table.txt", {"printed": printed, "lines": "\n".join(lines)})
 
 
 def test_a_row_tells_the_farthest_the_first_step_and_a_claim_that_is_broken():
