@@ -206,16 +206,6 @@ def _():
     )
 
 
-@pair("adam, powers by exp")
-def _():
-    def by_exp(t, g, p, m, v):
-        m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
-        c1, c2 = 1 - jnp.exp(t * jnp.log(0.9)), 1 - jnp.exp(t * jnp.log(0.999))
-        return -0.01 * (m / c1) / (jnp.sqrt(v / c2) + 1e-8), m, v
-
-    return optax.adam(0.01), rule(by_exp, 0.0, 0.0)
-
-
 @pair("sign of momentum or of its mean")
 def _():
     def signum(t, g, p, m):
@@ -239,23 +229,6 @@ def _():
         return jax.lax.scan(lambda x, w: (w[0] * x + w[1] * x**3, None), g, weights)[0]
 
     return direct(by_loop), direct(by_scan)
-
-
-@pair("adam, folded, with safe increments")
-def _():
-    def init(params):
-        zeros = jax.tree.map(jnp.zeros_like, params)
-        return {"count": jnp.zeros([], jnp.int32), "exp_avg": zeros, "exp_avg_sq": zeros}
-
-    def update(grads, state, params=None):
-        count = optax.safe_increment(state["count"])
-        m = jax.tree.map(lambda m, g: m * 0.9 + g * 0.1, state["exp_avg"], grads)
-        v = jax.tree.map(lambda v, g: v * 0.999 + g * g * 0.001, state["exp_avg_sq"], grads)
-        c1, c2 = 1 - 0.9**count, 1 - 0.999**count
-        step = jax.tree.map(lambda m, v: -0.01 / c1 * m / (jnp.sqrt(v) / jnp.sqrt(c2) + 1e-8), m, v)
-        return step, {"count": count, "exp_avg": m, "exp_avg_sq": v}
-
-    return optax.adam(0.01), transformation(init, update)
 
 
 @pair("adagrad by hand")
