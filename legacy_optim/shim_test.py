@@ -77,6 +77,7 @@ def test_exit_codes_are_the_programs(folder: Path, program: str, code: int):
     done = _run(folder, program)
     assert done.returncode == code
     assert ("optax-bridge migrate --write Notebook.ipynb" in done.stderr) == ("Note" in program)
+    assert ("a folder without __main__.py. Name its" in done.stderr) == (program == os.curdir)
 
 
 def test_misuse_prints_usage_and_help_has_examples(folder: Path):

@@ -1,7 +1,6 @@
 """Holds the table together: names, defaults, states, recipes and cases of every entry."""
 
 import inspect
-import itertools
 import re
 from typing import Any
 
@@ -197,28 +196,6 @@ def test_every_old_name_says_the_new_one(subtests: pytest.Subtests):
             ),
         ):
             getattr(optax_bridge, name)(**{legacy: 0.5})
-
-
-def test_what_shapes_a_state_is_read_whatever_the_order_of_the_parameters():
-    def row(name: str, shape: Any, m: Any, v: Any) -> Any:
-        fields = {"m": np.zeros(m, np.float16), "v": np.zeros(v), "v_row": np.zeros(1)}
-        return (name,), np.zeros(shape), fields
-
-    inferred = ENTRIES["adafactor"].inferred
-    assert inferred is not None
-    rows = [
-        (("none",), np.zeros(3), None),
-        (("number",), 1.0, {"m": 0.0, "v": 0.0}),
-        row("unused", 1, 1, 1),
-        row("bias", 5, 1, 5),
-        row("small", (4, 3), 1, 1),
-        row("large", (8, 7, 2), (8, 7, 2), 1),
-    ]
-    for some in itertools.permutations(rows):
-        found = {**inferred(some)}
-        assert found.pop("dtype_momentum") == np.float16
-        assert found == {"factored": True, "min_dim_size_to_factor": 3, "beta1": 0.9}
-    assert inferred(rows[:4]) == {"factored": False}
 
 
 @pytest.mark.parametrize("verdict", Verdict)

@@ -46,6 +46,7 @@ TAKEN = [
         optax_bridge.multi_optimizer(({}, optax_bridge.sgd()), ({}, optax.scale(0.1))),
         {"hyper_params", "learning_rate"},
     ),
+    (optax.GradientTransformation(lambda _: (), lambda u, s, p=None, v=0, *, w=1: (u, s)), {*"vw"}),  # type: ignore[arg-type]
     # What has `**extra` does not say.
     (optax.sgd(0.1), None),
     (optax.contrib.reduce_on_plateau(), None),

@@ -221,9 +221,9 @@ def remove_axis(tree: PyTree, index: int, name: AxisName) -> PyTree:
         actual = names[index] if -len(names) <= index < len(names) else "no such axis"
         if actual != name:
             raise ValueError(
-                f"{keystr(path)}: cannot remove axis {index}: expected the name {name!r}, found "
-                f"{actual!r} in {names}. Give the index and the name that nn.scan, nn.vmap or "
-                "add_axis added."
+                f"tree{keystr(path)}: cannot remove axis {index}: expected the name {name!r}, "
+                f"found {actual!r} in {names}. Give the index and the name that nn.scan, nn.vmap "
+                "or add_axis added."
             )
     return meta.remove_axis(tree, index, {meta.PARTITION_NAME: name})
 

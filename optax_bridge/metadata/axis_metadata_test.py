@@ -15,6 +15,7 @@ from jax.sharding import AxisType, PartitionSpec
 
 import optax_bridge
 from optax_bridge.metadata import axis_metadata, param_axes
+from optax_bridge.metadata.paths import paths_of
 
 NAMES = {"kernel": ("embed", "mlp"), "bias": ("mlp",)}
 RAW = {"dense": {"kernel": jnp.arange(128.0 * 256).reshape(128, 256) / 9e4, "bias": jnp.ones(256)}}
@@ -113,6 +114,7 @@ CASES: dict[str, Any] = {
     "wrong name": lambda: optax_bridge.remove_axis(BOXED, 0, "layers"),
     "no such axis": lambda: optax_bridge.remove_axis(BOXED, 1, "mlp"),
     "no such axis from the end": lambda: optax_bridge.remove_axis(BOXED, -2, "embed"),
+    "of a scalar": lambda: optax_bridge.remove_axis(nn.Partitioned(jnp.ones(()), ()), 0, "mlp"),  # type: ignore[arg-type]
     "no index": lambda: optax_bridge.remove_axis(BOXED, "1", "mlp"),  # type: ignore[arg-type]
     "no such parameter": lambda: param_axes.boxes_from_param_axes({}, AXES),
     "too few names": lambda: param_axes.boxes_from_param_axes({"kernel": jnp.ones((2, 3))}, SHORT),
@@ -257,6 +259,13 @@ def test_add_axis_and_remove_axis_are_inverses_of_states_too():
     assert added.names == ("layers", "mlp")
     back = optax_bridge.remove_axis(added, 0, "layers")
     assert jax.tree.structure(back) == jax.tree.structure(column)
+
+
+def test_a_parameter_has_the_longest_path_that_fits():
+    a, b = (nn.Partitioned(jnp.ones(4), (name,)) for name in "ab")  # type: ignore[arg-type]
+    state: Any = create({"bias": a, "dense": {"bias": b}}, optax.sgd(0.1, momentum=0.9)).opt_state
+    assert state[0].trace["dense"]["bias"].names == ("b",)
+    assert paths_of({"a": None, "b": [1, {}]}, ("x",)) == [("x", "b", "0")]
 
 
 def test_in_a_list_of_states_an_index_is_that_of_the_parameter():

@@ -23,29 +23,6 @@ def array(*shape: int, seed: int = 0) -> jax.Array:
     return jnp.asarray(np.random.default_rng(seed).standard_normal(shape), jnp.float32)
 
 
-@pytest.mark.parametrize(
-    ("names", "shape", "v_row", "v_col", "v"),
-    [
-        (("layers", "embed", "heads", "kv"), (4, 192, 8, 32), (4, 192), (4, 8, 32), (1,)),
-        (("embed", "mlp"), (6, 4), (6,), (4,), (1,)),
-        (("layers", "mlp"), (5, 3), (1,), (1,), (5, 3)),
-        ((None, "embed", "mlp"), (3, 6, 4), (3, 6), (3, 4), (1,)),
-    ],
-    ids=["joined", "matrix", "stacked bias", "none"],
-)
-def test_statistics_by_name(names: Any, shape: Any, v_row: Any, v_col: Any, v: Any):
-    tx: Any = optax_bridge.adafactor(0.1, axis_rules={n: RULES[n] for n in names if n})
-    params = P(array(*shape), names)
-    state = tx.init(params)
-    found = [x.value for x in (state.v_row, state.v_col, state.v)]
-    assert [x.shape for x in found] == [v_row, v_col, v]
-    if v == (1,):
-        assert state.v_row.names == tuple(n for n in names if RULES.get(n or "") != "column")
-    updates, new = jax.eval_shape(tx.update, params, state, params)
-    assert jax.tree.structure((updates, new)) == jax.tree.structure((params, state))
-    assert jax.tree.map(jnp.shape, new) == jax.tree.map(jnp.shape, state)
-
-
 def roles_in_a_box(kernel: Any, bias: Any) -> tuple[Any, Any]:
     box = optax_bridge.FactoredPartitioned
     params = {
@@ -184,6 +161,38 @@ WRONG: dict[str, tuple[Any, Any]] = {
         {"path_rules": {"": ("none", "row")}},
         BOX(jnp.ones((2, 3)), ("a", "b"), roles=("row", "column")),
     ),
+    **{
+        f"{names} of {shape}": (
+            {"axis_rules": {n: RULES[n] for n in names if n}}, P(jnp.ones(shape), names),
+        )
+        for names, shape in (
+            (("layers", "embed", "heads", "kv"), (4, 12, 8, 3)),
+            (("embed", "mlp"), (6, 4)),
+            (("layers", "mlp"), (5, 3)),
+            ((None, "embed", "mlp"), (3, 6, 4)),
+        )
+    },
+    "rules that agree": (
+        {"axis_rules": {"embed": "row", "mlp": "column"}, "path_rules": {"nel": ("row", "column")}},
+        KERNEL,
+    ),
+    **{f"by size {size}": ({"min_dim_size_to_factor": size}, jnp.ones((4, 6))) for size in (4, 5)},
+    "not at all": ({"min_dim_size_to_factor": 4, "factored": False}, jnp.ones((4, 6))),
+    "by rules, not at all": (
+        {"factored": False, "path_rules": {"": ("row", "column")}}, jnp.ones((4, 6)),
+    ),
+    "none, of a box": (
+        {"as_in_t5x": True}, BOX(jnp.ones((200, 300)), ("a", "b"), roles=("none", "none")),
+    ),
+    "batch, as in T5X": (
+        {"as_in_t5x": True, "path_rules": {"": ("batch", "none")}}, jnp.ones((150, 130)),
+    ),
+    "none, as in T5X": (
+        {"as_in_t5x": True, "path_rules": {"": ("none", "none")}}, jnp.ones((150, 130)),
+    ),
+    "rows of three, as in T5X": (
+        {"as_in_t5x": True, "path_rules": {"": ("row", "none", "column")}}, jnp.ones((2, 3, 4)),
+    ),
     "no role of a box": ({}, BOX(jnp.ones((2, 3)), ("a", "b"), roles=("row", "col"))),
     "roles of a box": ({}, BOX(jnp.ones((2, 3)), ("a", "b"), roles=("row",))),
     "no role": ({"axis_rules": {"embed": "rows"}}, KERNEL),
@@ -205,30 +214,18 @@ def test_errors_name_the_parameter_its_shape_and_its_axes(recorded: Any):
     recorded("axis_roles.txt", cases)
 
 
-def test_what_is_factored() -> None:
-    params = array(4, 6)
-
-    def rows(params: Any, size: int = 4, **settings: Any) -> Any:
-        tx: Any = optax_bridge.adafactor(0.1, min_dim_size_to_factor=size, **settings)
-        return jax.tree.leaves(tx.init(params).v_row)[0].shape
-
-    assert (rows(params), rows(params, 5), rows(params, factored=False)) == ((4,), (1,), (1,))
-    assert rows(params, factored=False, path_rules={"": ("row", "column")}) == (1,)
-    box = optax_bridge.FactoredPartitioned(params, ("a", "b"), roles=("none", "none"))
-    assert rows(box, as_in_t5x=True) == (1,)  # a box's roles count whatever the rank
-
-
 def test_the_second_longest_axis_of_what_was_factored_says_from_which_length_on() -> None:
-    definition, infer = (
-        legacy_optim.Adafactor(min_dim_size_to_factor=4),
-        ENTRIES["adafactor"].inferred,
-    )
-    rows: Any = [
-        ((), p, vars(definition.init_param_state(p)))
-        for p in map(array, (3, 5, 2), (8, 6, 9), (16, 7, 1))
+    init = legacy_optim.Adafactor(min_dim_size_to_factor=4, beta1=0.9).init_param_state
+    params = map(array, (3, 5, 2), (8, 6, 9), (16, 7, 1))
+    rows: Any = [((), p, vars(init(p))) for p in params] + [
+        ((), 1.0, {"m": 0}),
+        ((), array(3), None),
     ]
-    assert infer is not None and infer(rows[:1]) == {"factored": True, "min_dim_size_to_factor": 8}
-    assert infer(rows) == infer(rows[::-1]) == {"factored": True, "min_dim_size_to_factor": 6}
+    infer: Any = ENTRIES["adafactor"].inferred
+    momentum = {"factored": True, "beta1": 0.9, "dtype_momentum": jnp.float32}
+    assert infer(rows[:1]) == {"min_dim_size_to_factor": 8, **momentum}
+    assert infer(rows) == infer(rows[::-1]) == {"min_dim_size_to_factor": 6, **momentum}
+    assert infer(rows[3:]) == {"factored": False}
 
 
 def test_an_axis_without_a_name_is_of_no_role() -> None:
@@ -239,22 +236,6 @@ def test_an_axis_without_a_name_is_of_no_role() -> None:
         params: Any = P(kernel, (name, *rules))
         updates.append(optax_bridge.unboxed(tx.update(params, tx.init(params), params)[0]))
     np.testing.assert_array_equal(*updates)
-
-
-def test_two_rules_that_agree_are_no_collision() -> None:
-    names: dict[str, Any] = {"axis_rules": {"embed": "row", "mlp": "column"}}
-    both: Any = optax_bridge.adafactor(0.1, **names, path_rules={"nel": ("row", "column")})
-    state = both.init(KERNEL)
-    alone: Any = optax_bridge.adafactor(0.1, **names)
-    assert jax.tree.map(jnp.shape, state) == jax.tree.map(jnp.shape, alone.init(KERNEL))
-
-
-@pytest.mark.parametrize(
-    ("roles", "v"), [(("batch", "none"), (150, 130)), (("none", "none"), (1,))], ids=str
-)
-def test_t5x_let_rules_decide_of_a_matrix_where_they_name_a_batch_alone(roles: Any, v: Any):
-    tx: Any = optax_bridge.adafactor(0.1, path_rules={"bias": roles}, as_in_t5x=True)
-    assert tx.init({"bias": jnp.ones((150, 130))}).v["bias"].shape == v
 
 
 def by_axis(learning_rate: Any = 0.1) -> Any:

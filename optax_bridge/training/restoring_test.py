@@ -250,8 +250,6 @@ def test_the_state_of_a_named_chain_comes_back(is_by_index: bool) -> None:
 def test_what_is_in_hand_goes_back_by_a_definition_alone() -> None:
     adam = legacy_optim.Adam(0.1)
     optimizer = adam.create(PARAMS)
-    with pytest.raises(TypeError, match=r"convert_state\(train_state\) needs optimizer_def="):
-        convert_state(convert_state(optimizer))
     ill = optimizer.replace(target=jax.tree.map(lambda leaf: leaf * np.nan, PARAMS))
     with pytest.raises(CheckpointError, match="finite numbers"):
         convert_state(ill)  # whose definition it has
@@ -260,3 +258,22 @@ def test_what_is_in_hand_goes_back_by_a_definition_alone() -> None:
     mixed = adam.create({"a": jnp.ones(1), "b": jnp.ones(1, jnp.bfloat16)})
     with pytest.raises(UnsupportedSetting, match="in bfloat16"):
         convert_state(mixed, exact=False)
+
+
+def test_a_part_of_a_checkpoint_goes_there_and_back(tmp_path: Path) -> None:
+    definition = legacy_optim.Momentum(0.1)
+    actor = definition.create(PARAMS)
+    saved = {"actor": actor, "critic": actor.apply_gradient(PARAMS)}
+    (tmp_path / "old").write_bytes(serialization.to_bytes(saved))
+    state = FullTrainState.from_legacy_checkpoint(
+        tmp_path / "old", optimizer_def=definition, part="critic", ema_decay=0.5
+    )
+    assert (int(state.step), state.ema_decay) == (1, 0.5)
+    for force in (False, True):
+        state.to_legacy_checkpoint(
+            tmp_path / "back", optimizer_def=definition, part="critic", force=force
+        )
+    back: Any = serialization.msgpack_restore((tmp_path / "back").read_bytes())
+    assert jax.tree.all(jax.tree.map(np.array_equal, back["critic"]["target"], state.params))
+    with pytest.raises(CheckpointError, match="--force"):
+        state.to_legacy_checkpoint(tmp_path / "back", optimizer_def=definition)

@@ -25,13 +25,6 @@ def schedule(count: Any) -> Any:
     return 0.5 / (count + 1)
 
 
-def taken_over() -> Any:
-    optimizer = legacy_optim.Adam(0.1, weight_decay=0.1).create(PARAMS)
-    for _ in range(2):
-        optimizer = optimizer.apply_gradient(PARAMS)
-    return optax_bridge.FullTrainState.from_legacy(optimizer, ema_decay=0.5)
-
-
 def created(tx: Any, params: Any = PARAMS, **fields: Any) -> Any:
     return lambda: optax_bridge.FullTrainState.create(None, params, tx, **fields)
 
@@ -58,7 +51,6 @@ RUNS: dict[str, Any] = {
     ),
     "frozen": created(optax_bridge.frozen(MASK, optax_bridge.adagrad(0.5))),
     "overwritten": created(optax_bridge.sgd(0.5), OVERWRITTEN),
-    "taken over": taken_over,
 }
 
 

@@ -95,6 +95,15 @@ def test_what_is_like_the_parameters_lies_where_they_do_and_the_rest_everywhere(
     assert tuple(optax_bridge.param_shardings(here, mesh())["w"].spec) == ("devices", None)
 
 
+def test_further_fields_are_made_on_the_mesh_as_well():
+    full: Any = optax_bridge.FullTrainState
+    state = full.create_sharded(
+        mesh=mesh(), rules=fsdp, init=init, apply_fn=None, tx=ADAFACTOR, ema_decay=0.5
+    )
+    assert state.ema_decay == 0.5
+    assert state.ema_params["mlp"]["up"].sharding == state.params["mlp"]["up"].sharding
+
+
 def test_an_axis_that_comes_and_goes_leaves_the_others_where_they_were():
     box = _Located(jnp.ones((2, 3, 4)), ("a", "b", "c"))
     for index, left in ((0, ("b", "c")), (1, ("a", "c")), (2, ("a", "b"))):
