@@ -179,7 +179,13 @@ def test_lines_of_steps_that_are_taken_again_are_replaced(tmp_path):
         log(3, 30.0)
     assert read_losses(tmp_path) == [(1, 1.0), (2, 2.0), (3, 30.0)]
     assert ">1300</text>" in curve([(step, 1.0) for step in range(1, 1301)])  # more than it shows
-    assert '"56.0,16.0 624.0,320.0"' in curve([(1, 9.0), (2, 4.0)])  # and goes down
+
+
+def test_pictures_of_losses(recorded):
+    losses = {"down": [(1, 9.0), (2, 4.0), (5, 6.5)], "one": [(3, 1.0)], "none": []}
+    losses["far apart"] = [(step, 1e6 / step) for step in range(1, 1900)]
+    pictures = {name: curve(values).replace(">", ">\n") for name, values in losses.items()}
+    recorded("curves.txt", {name: text[:4000] for name, text in pictures.items()})
 
 
 def hanging_batches():

@@ -160,3 +160,12 @@ def test_meshes_by_rule():
 def test_processes_that_cannot_find_each_other(kwargs, message):
     with refused(ValueError, message):
         setup(jax_backend="cpu", prng_impl=str(jax.random.key_impl(jax.random.key(0))), **kwargs)
+
+
+def test_keys_are_fast_on_tpus_unless_told_otherwise():
+    before = jax.config.jax_default_prng_impl  # pyright: ignore[reportAttributeAccessIssue]
+    try:
+        setup(jax_backend="cpu")
+        assert str(jax.random.key_impl(jax.random.key(0))) == "rbg"
+    finally:
+        jax.config.update("jax_default_prng_impl", before)

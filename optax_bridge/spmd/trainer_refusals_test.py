@@ -11,6 +11,7 @@ import optax_bridge
 from optax_bridge.recorded_test import refused
 from optax_bridge.spmd._testing import KEY, config, run
 from optax_bridge.spmd.config import REQUIRED, RequiredFieldMissingError, UnknownFieldError
+from optax_bridge.spmd.evaler import SpmdEvaler
 from optax_bridge.spmd.examples import regression
 from optax_bridge.spmd.trainer import SavingError
 from optax_bridge.spmd.trainer.trainer import lock_folder
@@ -49,6 +50,22 @@ def test_what_a_model_does_wrong_is_said_of_the_model(tmp_path, model, message):
     cfg = config(tmp_path, mesh_shape=(1, 1))
     cfg.model = model.default_config().set(dtype=jnp.float32)
     with refused(ValueError, message):
+        run(cfg, devices=1)
+
+
+class _InTrainingAlone(regression.Regression):
+    def forward(self, input_batch):
+        if not self.is_training:
+            raise ValueError("no evaluation of this")
+        return super().forward(input_batch)
+
+
+def test_an_error_in_an_evaluation_says_which_and_when(tmp_path):
+    cfg = config(tmp_path, mesh_shape=(1, 1))
+    cfg.model = _InTrainingAlone.default_config().set(dtype=jnp.float32)
+    batches = cfg.input.clone(num_epochs=1)
+    cfg.evalers = {"all": SpmdEvaler.default_config().set(input=batches)}
+    with refused(ValueError, "no evaluation of this"):
         run(cfg, devices=1)
 
 

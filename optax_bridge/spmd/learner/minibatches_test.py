@@ -121,6 +121,7 @@ def test_gradients_are_summed_in_the_dtype_asked_for(grad_dtype, mean, param_dty
         ({}, "empty"),
         ({"x": jnp.ones(8), "y": jnp.ones(4)}, "same first axis"),
         ({"x": jnp.ones(6)}, "cannot be cut into 4"),
+        ({"x": jnp.ones(0)}, "a batch of 0 examples"),
         ({"x": jnp.ones(())}, "same first axis"),
     ],
 )

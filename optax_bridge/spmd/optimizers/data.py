@@ -134,17 +134,8 @@ def trace_partition(tx: optax.GradientTransformation) -> PartitionedGradientTran
 
 def adam_partition(tx: optax.GradientTransformation) -> PartitionedGradientTransformation:
     """`optax.scale_by_adam`, and others with its state, with specs for it."""
-
-    def partition(specs: PyTree) -> PyTree:
-        state: OptState = _first_state(tx, specs)
-        count = OptStateSpec(state.count.shape, state.count.dtype, PartitionSpec())
-        return optax.ScaleByAdamState(
-            count,  # type: ignore[arg-type]
-            _like(specs, state.mu),
-            _like(specs, state.nu),
-        )
-
-    return with_partition_fn(tx, partition)
+    count = OptStateSpec(shape=(), dtype=jnp.int32, mesh_axes=PartitionSpec())
+    return with_partition_fn(tx, _with_averages(tx, count))
 
 
 def scale_by_lion(
@@ -158,27 +149,25 @@ def scale_by_lion(
       mu_dtype: dtype of that, None for the parameter's.
     """
     tx = optax.scale_by_lion(b1, b2, mu_dtype)
+    return with_partition_fn(tx, _with_averages(tx, count_spec()))
+
+
+def _with_averages(
+    tx: optax.GradientTransformation, count: OptStateSpec
+) -> Callable[[PyTree], PyTree]:
+    """The specs of a state that has a count, and averages like the parameters but for the dtype."""
 
     def partition(specs: PyTree) -> PyTree:
-        mu = _like(specs, _first_state(tx, specs).mu)
-        return optax.ScaleByLionState(count=count_spec(), mu=mu)  # type: ignore[arg-type]
+        values = jax.tree.map(lambda spec: jax.ShapeDtypeStruct(spec.shape, spec.dtype), specs)
+        state: OptState = jax.eval_shape(tx.init, values)
+        averages = jax.tree.map(
+            lambda array, spec: dataclasses.replace(spec, dtype=array.dtype),
+            {name: tree for name, tree in state._asdict().items() if name != "count"},
+            dict.fromkeys(set(state._fields) - {"count"}, copy_partition(specs)),
+        )
+        return state._replace(count=count, **averages)
 
-    return with_partition_fn(tx, partition)
-
-
-def _first_state(tx: optax.GradientTransformation, specs: PyTree) -> OptState:
-    """The shapes and dtypes of a transformation's state at the start."""
-    values = jax.tree.map(lambda spec: jax.ShapeDtypeStruct(spec.shape, spec.dtype), specs)
-    return jax.eval_shape(tx.init, values)
-
-
-def _like(specs: PyTree, arrays: PyTree) -> PyTree:
-    """Specs of arrays that are like parameters but for their dtype."""
-    return jax.tree.map(
-        lambda spec, array: dataclasses.replace(spec, dtype=array.dtype),
-        copy_partition(specs),
-        arrays,
-    )
+    return partition
 
 
 def without_state(

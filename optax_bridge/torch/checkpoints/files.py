@@ -136,7 +136,8 @@ def description_of(
         ]
         indices = group["params"]
         names = ", ".join([*map(order.name, indices[:3]), *["..."] * (len(indices) > 3)])
-        yield f"group {number}: {len(indices)} parameters ({names}), {', '.join(settings)}"
+        count = f"{len(indices)} parameter{'s' * (len(indices) != 1)}"
+        yield f"group {number}: {count} ({names}), {', '.join(settings)}"
     if checkpoint.groups:
         yield f"state of each parameter: {', '.join(fields) or 'none, as before the first step'}"
     if order.doubt and checkpoint.is_stepped:

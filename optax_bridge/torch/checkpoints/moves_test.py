@@ -3,6 +3,7 @@
 PyTorch is not needed: the trees are as its files have them. `genuine_test.py` has its own.
 """
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from optax_bridge import CheckpointError, FullTrainState
 from optax_bridge.checkpoints.conversions import as_template
 from optax_bridge.checkpoints.moves import Move
 from optax_bridge.checkpoints.read import Read
+from optax_bridge.metadata.paths import leaves
 from optax_bridge.recorded_test import refused as raises
 from optax_bridge.torch.checkpoints.draft import draft_names
 from optax_bridge.torch.checkpoints.files import description_of, moved_to_flax
@@ -289,16 +291,52 @@ def test_statistics_along_axes_move_where_the_parameter_lies_as_it_did() -> None
     np.testing.assert_array_equal(state.opt_state.col_var["w"], columns)
 
 
-def test_inspect_names_groups_and_fields() -> None:
+def page(tree: Any) -> str:
+    return "\n".join(description_of(Read(Path("a.pt"), "PyTorch", tree)))
+
+
+def test_pages_of_inspect(recorded: Any) -> None:
     tree = saved(weight_decay=0.5, maximize=False)
-    first, _, second, fields, doubt = description_of(Read(Path("a.pt"), "PyTorch", tree))
-    assert first == "7 tensors at model, an optimizer of 2 groups at optimizer"
-    names = "fc.bias, bn.weight, bn.bias"
-    assert second == f"group 1: 3 parameters ({names}), lr=0.1, weight_decay=0.5"
-    assert fields == "state of each parameter: exp_avg, exp_avg_sq, step"
-    assert "not certain: shapes that fit two orders" in doubt
-    (line,) = description_of(Read(Path("a.pt"), "PyTorch", {**tree, "ema": tree["model"]}))
-    assert line == "models: model, ema; name one: --part MODEL,OPTIMIZER"
+    model, optimizer = tree["model"], tree["optimizer"]
+    four = {
+        "state": {},
+        "param_groups": [{"lr": 0.1, "betas": (0.9, 0.99), "params": [0, 1, 2, 3]}],
+    }
+    recorded("pages.txt", {
+        "two groups": page(tree),
+        "a model alone": page(model),
+        "two models": page({**tree, "ema": model}),
+        "two optimizers": page({"model": model, "a": optimizer, "b": optimizer}),
+        "an optimizer alone": page(optimizer),
+        "before the first step": page({"net": {"state_dict": model}, "optimizer": four}),
+        "momentum": page(saved(("momentum_buffer",), None, momentum=0.9, dampening=0.0)),
+    })  # fmt: skip
+
+
+def test_where_each_tensor_goes(recorded: Any) -> None:
+    frozen = saved()
+    del frozen["optimizer"]["state"][3]
+    trees: Any = {
+        "Adam": (saved(), template(), None),
+        "a step that is given": (saved(), template(), 7),
+        "momentum": (saved(("momentum_buffer",), None, momentum=0.9, dampening=0.0), template(), 2),
+        "a frozen one": (frozen, template(), None),
+        "before the first step": (saved((), None), template(), None),
+        "more in the file": ({**saved(), "epoch": 3, "more": {"a": 1}}, template(), None),
+    }
+
+    def moves(tree: Any, like: Any, step: int | None) -> str:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            read = moved(tree, like, step)
+        lines = [str(warning.message) for warning in caught]
+        for path, leaf in leaves(read.tree):
+            flat = np.ravel(np.asarray(leaf, float)) if hasattr(leaf, "shape") else None
+            total = repr(leaf) if flat is None else flat @ np.arange(1.0, len(flat) + 1)
+            lines.append(f"{read.from_file(Move(path, path))} {total}")
+        return "\n".join(lines)
+
+    recorded("moves.txt", {name: moves(*each) for name, each in trees.items()})
 
 
 def draft(shapes: Any, params: Any) -> str:
