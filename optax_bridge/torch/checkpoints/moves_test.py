@@ -92,39 +92,6 @@ def refused(tree: Any, expected: str, like: Any = None, names: Any = NAMES) -> N
         move(tree, like, names=names)
 
 
-@pytest.mark.parametrize(
-    "wrapped",
-    [
-        lambda saved: saved,
-        lambda saved: {"state_dict": saved["model"], "optimizer_states": [saved["optimizer"]]},
-        lambda saved: {**saved, "model": {f"module.{n}": v for n, v in saved["model"].items()}},
-        lambda saved: {**saved, "model": {f"_orig_mod.{n}": v for n, v in saved["model"].items()}},
-    ],
-)
-def test_everything_arrives_from_the_usual_layouts_and_wrappers(wrapped: Any) -> None:
-    tree = saved()
-    tensors, states = tree["model"], tree["optimizer"]["state"]
-    own = {"epoch": 7, "schedulers": {"0": {"last_epoch": 3, "gamma": 0.1}}}
-    with pytest.warns(optax_bridge.LeftOverWarning, match=r"\['epoch'\], \['schedulers'\] left"):
-        state = move({**wrapped(tree), **own})
-    adam = state.opt_state[1][0]
-    for actual, expected in (
-        (adam.mu["fc"]["kernel"], states[0]["exp_avg"].T),
-        (adam.nu["fc"]["kernel"], states[0]["exp_avg_sq"].T),
-        (adam.mu["bn"]["scale"], states[2]["exp_avg"]),
-        (adam.nu["bn"]["scale"], states[2]["exp_avg_sq"]),
-        (state.params["fc"]["kernel"], tensors["fc.weight"].T),
-        (state.params["bn"]["bias"], tensors["bn.bias"]),
-        (state.batch_stats["bn"]["var"], tensors["bn.running_var"]),
-        ((state.step, adam.count), (3, 3)),
-    ):
-        np.testing.assert_array_equal(actual, expected)
-    for step in (5, 0):  # one that is given in place of the file's
-        state = move(tree, step=step)
-        assert (int(state.step), int(state.opt_state[1][0].count)) == (step, step)
-        assert state.opt_state[1][0].mu["fc"]["kernel"].any()
-
-
 def test_a_wrapper_over_all_is_one_only_where_every_name_has_it() -> None:
     inner = "_fsdp_wrapped_module._checkpoint_wrapped_module."
     names = ["module.a.weight", f"module.{inner}b.weight", "b.module.weight", "head.weight"]
@@ -146,17 +113,6 @@ def test_sgd_does_not_say_its_step(momentum: float) -> None:
     if momentum:
         trace = state.opt_state[0].trace["fc"]["kernel"]
         np.testing.assert_array_equal(trace, tree["optimizer"]["state"][0]["momentum_buffer"].T)
-
-
-@pytest.mark.parametrize("settings", [{}, {"momentum": 0.9, "dampening": 0.0}])
-def test_an_optimizer_before_its_first_step_brings_parameters_alone(settings: Any) -> None:
-    tree, like = saved((), None, **settings), template(optax.sgd(0.1, momentum=0.9))
-    read = moved(tree, like)
-    in_file = read.from_file(Move(("params", "fc", "kernel"), ("x",)))
-    assert str(in_file) == "['model']['fc.weight'] -> ['x'] (o i -> i o)"
-    state = as_template(read, like, allow_nan=False).tree
-    assert int(state.step) == 0
-    np.testing.assert_array_equal(state.params["fc"]["bias"], tree["model"]["fc.bias"])
 
 
 def test_what_cannot_be_moved_is_refused() -> None:
@@ -203,20 +159,6 @@ def test_the_state_of_adamax_does_not_become_that_of_adam() -> None:
     state = move(tree, template(optax_bridge.torch.adamax(lr=0.01)))
     largest = tree["optimizer"]["state"][0]["exp_inf"].T
     np.testing.assert_array_equal(state.opt_state.exp_inf["fc"]["kernel"], largest)
-
-
-def test_parameters_without_a_state_are_frozen() -> None:
-    tree = saved()
-    del tree["optimizer"]["state"][2], tree["optimizer"]["state"][3]
-    parts: Any = {"trained": optax.adam(0.1), "frozen": optax.set_to_zero()}
-    like = template(optax.partition(parts, {"fc": "trained", "bn": "frozen"}))
-    with pytest.warns(UserWarning, match=r"bn.weight, bn.bias: no state.*set_to_zero"):
-        read = moved(tree, like)
-    assert int(as_template(read, like, allow_nan=False).tree.step) == 3
-    states = read.tree["optimizer"]["state"]["param_states"]
-    assert states["bn"] == {"scale": None, "bias": None}  # nothing below would be a trained one
-    moment = read.origins["optimizer", "state", "param_states", "fc", "kernel", "exp_avg"]
-    assert moment.source == ("optimizer", "state", "0", "exp_avg")
 
 
 def test_names_by_the_alphabet_are_doubted_and_those_of_an_optimizer_decide() -> None:
@@ -316,26 +258,39 @@ def test_pages_of_inspect(recorded: Any) -> None:
 def test_where_each_tensor_goes(recorded: Any) -> None:
     frozen = saved()
     del frozen["optimizer"]["state"][3]
+    model, sgd = saved()["model"], template(optax.sgd(0.1, momentum=0.9))
+    parts: Any = {"trained": optax.adam(0.1), "frozen": optax.set_to_zero()}
+    kinds = {"fc": "trained", "bn": {"scale": "trained", "bias": "frozen"}}
+    partition = optax.partition(parts, kinds)
     trees: Any = {
         "Adam": (saved(), template(), None),
         "a step that is given": (saved(), template(), 7),
-        "momentum": (saved(("momentum_buffer",), None, momentum=0.9, dampening=0.0), template(), 2),
-        "a frozen one": (frozen, template(), None),
+        "momentum": (saved(("momentum_buffer",), None, momentum=0.9, dampening=0.0), sgd, 2),
+        "a frozen one": (frozen, template(partition), None),
         "before the first step": (saved((), None), template(), None),
         "more in the file": ({**saved(), "epoch": 3, "more": {"a": 1}}, template(), None),
+        "as Lightning has it": (
+            {"state_dict": model, "optimizer_states": [saved()["optimizer"]]},
+            template(),
+            None,
+        ),
     }
 
     def moves(tree: Any, like: Any, step: int | None) -> str:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             read = moved(tree, like, step)
-        lines = [str(warning.message) for warning in caught]
+            state = as_template(read, like, allow_nan=False).tree
+        lines = [f"step {int(state.step)}", *(str(warning.message) for warning in caught)]
         for path, leaf in leaves(read.tree):
             flat = np.ravel(np.asarray(leaf, float)) if hasattr(leaf, "shape") else None
             total = repr(leaf) if flat is None else flat @ np.arange(1.0, len(flat) + 1)
             lines.append(f"{read.from_file(Move(path, path))} {total}")
         return "\n".join(lines)
 
+    for wrapper in ("module.", "_orig_mod."):
+        wrapped = {**saved(), "model": {f"{wrapper}{name}": x for name, x in model.items()}}
+        trees[f"wrapped in {wrapper}"] = wrapped, template(), 0
     recorded("moves.txt", {name: moves(*each) for name, each in trees.items()})
 
 
