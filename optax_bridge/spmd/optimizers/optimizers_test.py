@@ -18,7 +18,7 @@ from optax_bridge.spmd.module import (
     set_current_context,
 )
 from optax_bridge.spmd.optimizers import OptParam, OptStateSpec
-from optax_bridge.spmd.trees import VDict, flatten_items
+from optax_bridge.spmd.trees import VDict
 
 ROW_COL = FactorizationSpec(axes=("row", "col"))
 
@@ -178,30 +178,6 @@ def test_clip_by_global_norm_drops_what_is_not_finite():
         np.testing.assert_array_equal(clip.update(grads, (), None)[0]["w"], [0, 0])
         clip.update({"w": jnp.array([300.0, 4.0])}, (), None)
     assert context.get_summaries()["gradient_scale"] == 0
-
-
-@pytest.mark.parametrize(
-    ("scales", "expected"),
-    [
-        ({"a": None, "b": None}, {"weight_decay_rate": 0.2}),
-        ({"a": 3.0}, {"weight_decay_rate": 0.6}),
-        ({"a": 3.0, "b": 0.0}, {"a/weight_decay_rate": 0.6, "b/weight_decay_rate": 0.0}),
-    ],
-)
-def test_the_decay_rate_of_adastar_is_what_a_parameter_decays_by(scales, expected):
-    tx = OPTIMIZERS["adastar"].clone(update_schedule=2.0, verbosity=0).instantiate()
-    params = {name: opt_param([2.0], scale=scale) for name, scale in scales.items()}
-    grads = jax.tree.map(lambda p: jnp.zeros_like(p.value), params)
-    context = InvocationContext("root", None, None, None, True, None, new_output_collection())
-    with set_current_context(context):
-        updates, _ = tx.update(grads, tx.init(params), params)
-    summaries = flatten_items(context.get_summaries())
-    rates = {path.removeprefix("apply_lr_and_wd/"): float(x) for path, x in summaries}
-    decays = {path: rate for path, rate in rates.items() if "weight_decay_rate" in path}
-    assert rates["learning_rate"] == pytest.approx(0.2)
-    assert decays == pytest.approx(expected)
-    rate = decays.get("a/weight_decay_rate") or decays["weight_decay_rate"]
-    assert float(updates["a"][0]) == pytest.approx(-2 * rate)
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.int16, jnp.int8, None])

@@ -102,6 +102,7 @@ CASES: dict[str, Any] = {
         gradient_ema_decay=None, gradient_square_ema_decay=None, update_ema_decay=None,
         raw_update_clipping_threshold=None, adam_update_transformation=None, verbosity=0,
     ),
+    "adastar, of one scale": OPTIMIZERS["adastar"].clone(update_schedule=2.0, verbosity=0),
     "ema, int16": OPTIMIZERS["ema, int8"].clone(
         accumulator_dtype=jnp.int16, decay=warmup, debias=False
     ),
@@ -169,6 +170,8 @@ CASES: dict[str, Any] = {
 def test_three_steps(name):
     tx: Any = optimizers.chain(CASES[name])
     params, specs = a_model()
+    if name == "adastar, of one scale":
+        params["b"].weight_decay_scale = None
     state = tx.init(params)
     steps: Any = []
     for step in range(3):
