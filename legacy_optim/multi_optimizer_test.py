@@ -59,6 +59,12 @@ CONTAINERS = {
     "NumPy": (T["w"], {"w": np.ones(2, np.float32), "b": np.ones(2, np.float32)}),
     "by path": (optim.ModelParamTraversal(lambda path, _: path.endswith("/w")), {"w": W, "b": W}),
     "by rank": (T.tree().filter(lambda leaf: leaf.ndim == 2), {"w": W, "b": jnp.ones(3)}),
+    "by size": (T.tree().filter(lambda leaf: leaf.size == 6), {"w": W, "b": jnp.ones(3)}),
+    "by dtype": (
+        T.tree().filter(lambda leaf: leaf.dtype == jnp.bfloat16),
+        {"w": W.astype(jnp.bfloat16), "b": W},
+    ),
+    "by shape": (T.tree().filter(lambda leaf: leaf.shape == (2, 3)), {"w": W, "b": W.T}),
     "Flax's own": (flax_traversal(), {"w": W, "b": W}),
     "duck-typed": (DuckTyped(), {"w": W, "b": W}),
 }

@@ -64,9 +64,6 @@ _TRAVERSALS = (
     "t_identity",
 )
 
-# Modules that older releases still have, though all that is in them raises when it is called.
-_HOLLOW = frozenset({"jax.experimental.host_callback"})
-
 # What `legacy_optim` has beyond the `flax.optim` of then: a star import must not bring it.
 _NOT_IN_OPTIM = ("DynamicScale", "Traversal", "install", "t_identity", "uninstall")
 
@@ -170,7 +167,7 @@ def _after_import(module: "ModuleType", old_defaults: bool) -> None:
         _undo.append(answering.override(module, {name: ours for name in _TRAVERSALS}))
     if name in _ANSWERS:
         for old in gone.answered_modules(name):
-            if old in _HOLLOW or not _is_there(old):
+            if not _is_there(old):
                 _add_module(old)
 
 

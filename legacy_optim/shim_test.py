@@ -124,12 +124,15 @@ else:
     raise AssertionError
 space = {}
 exec("from flax.optim import *; from flax.optim.lamb import *; from jax.ops import *", space)
-assert space["Adam"] is legacy_optim.Adam and "install" not in space
+assert space["Adam"] is legacy_optim.Adam and space.keys().isdisjoint(["install", "DynamicScale"])
+cells = [getattr(flax.linen, name) for name in ("GRUCell", "LSTMCell", "OptimizedLSTMCell")]
+assert {cell.__module__ for cell in cells} == {"legacy_optim.recurrent"}
 assert space["LAMB"] is legacy_optim.LAMB and "segment_sum" in space
 legacy_optim.uninstall()
 legacy_optim.uninstall()
 assert "flax.optim" not in sys.modules and "jax.config" not in sys.modules
 assert not hasattr(flax, "optim") and not hasattr(jax, "tree_multimap")
+assert flax.linen.GRUCell is not cells[0]
 assert (type(flax.traverse_util), type(jax), type(flax)) == classes
 assert sys.meta_path == finders
 assert not [name for name in set(sys.modules) - modules if name.startswith(("flax.", "jax.config"))]

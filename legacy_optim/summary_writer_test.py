@@ -18,6 +18,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     for shape in shapes:
         writer.image(shape, np.zeros(tuple(map(int, shape.split("x")))), 2)
     writer.text("note", b"hello", 3)
+    writer.hparams({"rate": 0.1})
     writer.close()
     events = reading.EventAccumulator(str(tmp_path)).Reload()
     [loss], [weights] = events.Scalars("loss"), events.Histograms("weights")
@@ -27,6 +28,8 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert sorted(events.Tags()["images"]) == sorted(tags)
     images = [image for tag in tags for image in events.Images(tag)]
     assert {(image.width, image.height, image.step) for image in images} == {(5, 4, 2)}
+    table = str(events.Tensors("hparams/text_summary")[0].tensor_proto)
+    assert "| name | value |" in table and "| rate | 0.1 |" in table
     assert b"hello" in str(events.Tensors("note/text_summary")[0].tensor_proto).encode()
     with pytest.raises(ValueError, match="found a int"):
         writer.text("note", 3, 1)

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from legacy_optim import settings
 
-# Files whose frames are never "where the program used a name".
-_OWN = ("legacy_optim", "importlib", "<frozen importlib")
+# Modules whose frames are never "where the program used a name".
+_OWN = ("legacy_optim", "importlib")
 
 
 class Use(NamedTuple):
@@ -35,7 +35,7 @@ def note(name: str) -> None:
     frame: types.FrameType | None = sys._getframe(1)
     while frame is not None:
         module, file = frame.f_globals.get("__name__", ""), frame.f_code.co_filename
-        if not str(module).startswith(_OWN) and not file.startswith(_OWN):
+        if not str(module).startswith(_OWN):
             star = f"{name.rpartition('.')[0]}.*"  # of a star import that alone is told
             if Use(star, file, frame.f_lineno) not in _uses:
                 _count(Use(name, file, frame.f_lineno))

@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import pytest
 
 import legacy_optim
 import optax_bridge
@@ -49,8 +48,6 @@ def test_a_wrapped_subclass_of_multi_optimizer_takes_what_its_groups_take():
             "kernel": True,
             "bias": True,
         }
-    with pytest.raises(TypeError, match="learnig_rate"):
-        state.apply_gradients(grads=params, learnig_rate=0.5)
 
 
 def test_definitions_of_ones_own_go_there_and_back_alone_and_within_groups():

@@ -1,6 +1,7 @@
 """`optax-bridge inspect` and `convert`, as a user types them."""
 
 import inspect
+import json
 import os
 import re
 import shlex
@@ -311,8 +312,17 @@ def test_a_file_of_pytorch_is_said_to_keep_what_the_state_does_not_have(
     done = Returned(read_checkpoint(ADAM), 3, 2, 16, {"epoch": 1}, ["bn.num_batches_tracked"])
     options: Any = SimpleNamespace(json=False, base="b.pt", destination="a.pt")
     report_returned(done, options)
-    own, others = capsys.readouterr().err.splitlines()
+    said = capsys.readouterr()
+    line = f"{ADAM} (Flax msgpack) -> a.pt: step 3, 2 arrays, 16 bytes, read again and compared"
+    assert said.out == f"{line}\n"
+    own, others = said.err.splitlines()
     assert own == "note: set by your program, still as in b.pt: epoch = 1"
-    assert others.endswith("settings, lr among them, bn.num_batches_tracked")
+    settings = "the groups' settings, lr among them, bn.num_batches_tracked"
+    assert others == f"note: as b.pt has them: {settings}"
+    report_returned(done, SimpleNamespace(json=True, base="b.pt", destination="a.pt"))  # type: ignore[arg-type]
+    assert json.loads(capsys.readouterr().out) == {
+        "source": ADAM, "format": "Flax msgpack", "destination": "a.pt", "step": 3, "arrays": 2,
+        "bytes": 16, "verified": True, "unchanged": ["epoch", "bn.num_batches_tracked"],
+    }  # fmt: skip
     read = Read(Path("a.pt"), "PyTorch", {**saved(), "ema": saved()["model"]})
     assert torch_lines(read, "ema,optimizer")[0].startswith("7 tensors at ema, an optimizer of 2")

@@ -226,9 +226,8 @@ def _execute(name: str, file: Path) -> ModuleType:
 
 
 def _program(name: str) -> _Program:
-    file = Path(name).resolve()
-    folder = file.parent if file.suffix == ".py" else Path.cwd()
-    return _programs.setdefault(file, _Program(name, folder))
+    file = Path(name).resolve()  # of a module, which is in the working folder
+    return _programs.setdefault(file, _Program(name, file.parent))
 
 
 def _load(program: _Program) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from optax_bridge.cli import errors
 from optax_bridge.cli.app import app
 from optax_bridge.cli.programs import load_object, module_named, programs_given, unknown_arguments
 
@@ -94,6 +95,13 @@ def test_an_argument_is_unknown_where_no_program_knows_it(tmp_path: Path):
         for name in ("alpha", "omega"):
             made(f"with_{name}.py:make")
         assert unknown_arguments() == ["--sigma=3"]
+
+
+def test_a_line_is_the_users_where_no_package_has_it():
+    for file in ("<string>", "/usr/lib/python3/dist-packages/x.py", "/v/site-packages/x/y.py"):
+        assert not errors._is_users(file)
+    own = [str(Path(errors.__file__).with_name(name)) for name in ("app.py", "app_test.py")]
+    assert [errors._is_users(file) for file in (*own, "train.py")] == [False, True, True]
 
 
 ADAM = Path(__file__).parents[1] / "checkpoints" / "testdata" / "adam.msgpack"

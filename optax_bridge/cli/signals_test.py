@@ -63,6 +63,18 @@ start.main()
     assert (done.returncode, done.stdout, done.stderr) == (130, "so far\n", "interrupted\n")
 
 
+def test_who_ignores_interrupts_goes_on_to_do_so() -> None:
+    program = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.SIG_IGN)  # as a shell does for what runs in the background
+from optax_bridge.cli.start import main
+sys.argv = ["optax-bridge", "--help"]
+try: main()
+except SystemExit: print(signal.getsignal(signal.SIGINT) is signal.SIG_IGN)
+"""
+    assert run(program).stdout.endswith("\nTrue\n")
+
+
 @pytest.mark.parametrize("when", ["jaxlib.", "write"], ids=["import", "write"])
 def test_interrupt_is_one_line_and_leaves_things_as_they_were(when: str, tmp_path: Path) -> None:
     done = interrupted(when, "convert", ADAM, tmp_path / "new", "--optimizer", "Adam(1e-2)")

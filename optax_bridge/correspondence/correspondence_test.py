@@ -179,25 +179,6 @@ def _two_steps(tx: Any, params: dict[str, Any]) -> Any:
     return text, program.consts, str(jax.tree.structure(shapes))
 
 
-RENAMED = [
-    (entry.name, hp.legacy, hp.port)
-    for entry in ENTRIES.values()
-    for hp in entry.hyper_params
-    if hp.legacy != hp.port and not hp.variadic
-]
-
-
-def test_every_old_name_says_the_new_one(subtests: pytest.Subtests):
-    for name, legacy, port in RENAMED:
-        with (
-            subtests.test(name),
-            pytest.raises(
-                TypeError, match=rf"^{name} has no argument {legacy}: here it is {port}\."
-            ),
-        ):
-            getattr(optax_bridge, name)(**{legacy: 0.5})
-
-
 @pytest.mark.parametrize("verdict", Verdict)
 @pytest.mark.parametrize("ulp", [None, 2.0], ids=str)
 def test_only_rounding_has_a_bound_and_must_have_one(verdict: Verdict, ulp: float | None):
