@@ -2,6 +2,7 @@
 
 import gc
 import os
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -68,12 +69,16 @@ def _restore_global_flags() -> Iterator[None]:
 def recorded(request: pytest.FixtureRequest) -> Callable[..., None]:
     """Compares texts, or what calls say, with a file of `testdata`; RECORD=1 writes the file.
 
-    With `some=True` the file has those of other tests as well.
+    With `some=True` the file has those of other tests as well; with `rounded=True` times and lines
+    of code are left out, and numbers have two digits, as the last ones differ between processors.
     """
 
-    def compare(file: str, cases: Mapping[str, object], *, some: bool = False) -> None:
+    def compare(
+        file: str, cases: Mapping[str, object], *, some: bool = False, rounded: bool = False
+    ) -> None:
         path = request.path.parent / "testdata" / file
         texts = {name: _said(case).rstrip() for name, case in cases.items()}
+        texts = {name: _rounded(text) for name, text in texts.items()} if rounded else texts
         if os.environ.get("RECORD"):
             texts = {**_sections(path), **texts} if some and path.exists() else texts
             path.write_text("".join(f"== {n}\n{text}\n\n" for n, text in texts.items()), "utf-8")
@@ -81,6 +86,14 @@ def recorded(request: pytest.FixtureRequest) -> Callable[..., None]:
         assert texts == ({name: expected.get(name) for name in texts} if some else expected)
 
     return compare
+
+
+def _rounded(text: str) -> str:
+    """A text without times and lines of code, its numbers with a point to two digits."""
+    text = re.sub(r"(?m), [\d.e+-]+ s$|(?<=\.py):\d+", "", text)
+    text = re.sub(r"(in float64 )[\d.]+e-1\d", r"\g<1>0", text)
+    number = re.compile(r"(?<![\w.])\d+\.\d+(e[-+]?\d+)?")
+    return number.sub(lambda digits: f"{float(digits[0]):.2g}", text)
 
 
 def _sections(path: Path) -> dict[str, str]:
