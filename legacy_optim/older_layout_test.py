@@ -8,7 +8,7 @@ import numpy as np
 from flax import serialization
 
 import legacy_optim as optim
-from legacy_optim.older_layout import grouped_states
+from legacy_optim.older_layout import grouped_states, merge_groups
 
 PARAMS = {"a": {"k": jnp.ones((2, 3)), "b": jnp.ones(3)}, "c": jnp.ones(2)}
 KERNELS = optim.ModelParamTraversal(lambda path, _: path.endswith("k"))
@@ -35,5 +35,9 @@ def test_a_state_for_each_group_is_read() -> None:
     jax.tree.map(np.testing.assert_array_equal, restored, optimizer)
     many = {str(number): {"step": number, "param_states": {}} for number in range(11)}
     assert grouped_states(many) == [*many.values()]  # 10 is behind 9
+    leaves = {str(number): number for number in range(12)}
+    target = {f"{number:02}": 0.0 for number in leaves.values()}
+    merged = merge_groups([{"step": 3, "param_states": leaves}], [[*range(12)]], target)
+    assert merged == {"step": 3, "param_states": dict(zip(target, range(12), strict=True))}
     for other in ({"0": {"step": 1}}, {"1": many["1"]}, {"0": 1}, {}, []):
         assert grouped_states(other) is None

@@ -8,6 +8,7 @@ import optax
 
 import legacy_optim
 import optax_bridge
+from optax_bridge.checks import check_like
 from optax_bridge.legacy import from_legacy, to_legacy, to_optax
 
 PARAMS = {"w": jnp.ones(2), "b": jnp.ones(2)}
@@ -21,12 +22,10 @@ GIVEN: dict[str, Any] = {
     "call-as-text": "optim.adam(0.1)",
     "no-name": "x",
     "class": legacy_optim.LAMB,
-    "another class": dict,
     "optimizer": OPTIMIZER,
     "function": optax_bridge.adam,
     "state": STATE,
     "transformation": optax_bridge.adam(0.1),
-    "number": 0.1,
     "replicated": legacy_optim.base.ReplicatedOptimizer(ADAM),
 }
 
@@ -89,6 +88,7 @@ CASES: dict[str, Any] = {
     "within another": lambda: to_legacy(legacy_optim.WeightNorm(ADAM), PARAMS, MADE, 0),
     "of a class of its own": lambda: to_legacy(OWN, PARAMS, MADE, 0),
     "without moments": lambda: to_legacy(MOMENTUM, PARAMS, NO_STATE, 0),
+    "other leaves": lambda: check_like({"w": 1, "v": 2}, PARAMS, "grads", "Give all."),
     "two steps": lambda: to_legacy(ADAM, PARAMS, MADE, jnp.zeros(2, int)),
     "narrow": lambda: narrow(MOMENTUM, True),
     "narrow on Optax": lambda: narrow(ADAM, False),

@@ -21,7 +21,7 @@ from legacy_optim.gone.usage import uses_gone_names
         "from jax.numpy import clip as cut\ncut(x, a_max=1)",
         "from jax.experimental.loops import *",
         "from jax.config import *",
-        "from jax.numpy import *\nproduct(x)",
+        "from jax.numpy import *\nfrom os.path import *\nproduct(x)",
         "import jax\nxnp = jax.numpy\nxnp.product(x)",
         "from optax import additive_weight_decay",
         "import chex as c\nc.assert_tree_all_close(x, y)",

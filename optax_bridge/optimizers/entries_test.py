@@ -1,7 +1,4 @@
-"""What `recipe` prints of every optimizer, whole, and the values that its settings can take.
-
-`RECORD=1 python -m pytest` writes `testdata/entries.txt` again.
-"""
+"""What `recipe` prints of every optimizer, whole, and the values that its settings can take."""
 
 import io
 from typing import Any

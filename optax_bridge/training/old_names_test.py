@@ -82,7 +82,6 @@ def create(params: Any = PARAMS, **fields: Any) -> Any:
 
 SAID: dict[str, Callable[[], Any]] = {
     **{name: lambda name=name: getattr(STATE, name) for name in OLD_ATTRIBUTES},
-    "target of another class": lambda: getattr(FULL, "target"),  # noqa: B009
     "no attribute": lambda: ANY.other,
     "a mistake within a property": lambda: Own.create(apply_fn=None, params=PARAMS, tx=TX).target,
     "by position": lambda: ANY.apply_gradients(PARAMS),
