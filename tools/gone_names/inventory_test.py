@@ -47,7 +47,7 @@ def test_what_is_gone_has_the_last_release_that_had_it():
 
 
 def test_a_file_that_was_behind_ends_with_1_and_an_older_release_writes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     assert gone_names._text(INVENTORY) == gone_names.TARGET.read_text(encoding="utf-8")
 
@@ -71,6 +71,13 @@ def test_a_file_that_was_behind_ends_with_1_and_an_older_release_writes_nothing(
             "moved": {"jax.tree_map": "jax.tree_util.tree_map"},
         }
     assert file.read_text() == newer
+    counts = "{'modules': 0, 'names': 1, 'attributes': 0, 'keywords': 0}"
+    assert capsys.readouterr().err.splitlines() == [
+        f"{file}: jax {jax.__version__}: {counts}",
+        "It was behind, and is now up to date: see `git diff`",
+        f"{file}: jax {jax.__version__}: {counts}",
+        f"jax: expected 999.0 or later, found {jax.__version__}",
+    ]
 
 
 def test_names_of_today_are_there_or_missing_or_cannot_be_known(
@@ -121,6 +128,7 @@ def test_a_release_is_downloaded_or_installed_with_pip_and_read(
     (tmp_path / "source" / "small").mkdir(parents=True)
     text = "import os\nprint('hello', os.environ['JAX_PLATFORMS'])\ndef f(a): pass\n"
     (tmp_path / "source" / "small" / "__init__.py").write_text(text, encoding="utf-8")
+    monkeypatch.delenv("JAX_PLATFORMS", raising=False)  # the import needs it
     monkeypatch.setattr(releases, "_pip", pip)
     monkeypatch.setattr(releases, "_python", lambda version: sys.executable)
     monkeypatch.setitem(releases.RELEASES, "small", ("small", "1", ""))
