@@ -60,14 +60,16 @@ def _most_alike(
 ) -> int:
     """Returns which of some lines has most of a text, where lines were taken out or put in."""
 
-    def similarity(index: int) -> float:
-        return difflib.SequenceMatcher(None, text, lines[index][1]).ratio()
+    def similarity(index: int) -> tuple[int, float]:
+        matcher = difflib.SequenceMatcher(None, text, lines[index][1], autojunk=False)
+        sizes = (block.size for block in matcher.get_matching_blocks())
+        return sum(size for size in sizes if size > 2), matcher.ratio()
 
     return max(range(start, end), key=similarity, default=otherwise)
 
 
 def _without_comments(source: str) -> list[tuple[int, str]]:
-    """The lines with their numbers, but those that `migrate` writes above others."""
+    """The lines with their numbers, but blank ones and those that `migrate` writes above others."""
     lines = enumerate((text.strip() for text in source.split("\n")), start=1)
     marks = (PREFIX.strip(), NOTE.strip())
-    return [(number, text) for number, text in lines if not text.startswith(marks)]
+    return [(number, text) for number, text in lines if text and not text.startswith(marks)]
