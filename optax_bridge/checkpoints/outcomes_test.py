@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -153,7 +154,8 @@ def test_every_format(recorded: Any, tmp_path: Path) -> None:
         try:
             return page(path)
         except ValueError as error:
-            return f"{type(error).__name__}: {error}".replace(str(tmp_path), "TMP")
+            text = re.sub(r" \[source locations=.*?\]", "", str(error))  # of older tensorstores
+            return f"{type(error).__name__}: {text}".replace(str(tmp_path), "TMP")
 
     pages = {name: said(path) for name, path in files.items()}
     first, *rest = pages["t5x"].splitlines()
