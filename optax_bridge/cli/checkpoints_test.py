@@ -283,6 +283,9 @@ def test_the_project_says_which_recipe_convert_takes(
     settings.write_text('[tool.optax-bridge]\nrecipe = "exat"\n')
     done = bridge("convert", checkpoint, "wrong", *AS_ADAM)
     assert done.exit_code == 2 and "found 'exat'; is exact meant?" in done.stderr
+    Path("pyproject.toml").write_text('[tool.optax-bridge]\nrecipe = "exact"\n')  # the nearest
+    done = bridge("convert", checkpoint, "nearest", *AS_ADAM)
+    assert ": Adam (for a program with optax_bridge.adam)" in done.stdout, done.stderr
 
 
 @pytest.mark.parametrize("file_format", ["orbax", "msgpack"])

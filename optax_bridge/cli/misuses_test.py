@@ -22,7 +22,6 @@ MISUSES = {
     "migrate, another file": ("migrate notes.txt", 2, "a notebook, found neither"),
     "migrate, empty folder": ("migrate empty", 2, "no Python file and no notebook there"),
     "migrate, nothing": ("migrate", 2, "name at least one file or folder"),
-    "inspect, another file": ("inspect notes.txt", 1, "expected a checkpoint", "b'hello"),
     "inspect, names": ("inspect saved --names", 2, "--names and --like train.py:make_state go"),
     "compare, constructor": (("compare", "Adam(1)", "optax.adamm(1)"), 2, "is adam meant?"),
     "compare, function": (("compare", "new.py:mak", "Adam(1)"), 2, "'mak'; is make meant?"),

@@ -109,7 +109,6 @@ AXES = {"stack": {"kernel_axes": SHORT["kernel_axes"]}, "bias_axes": SHORT["kern
 VARIABLE: Any = nnx.Param(jnp.ones((2, 3, 4))).replace(out_sharding=("embed", "mlp"))
 CASES: dict[str, Any] = {
     "wrong rank": lambda: create(WRONG, optax_bridge.adam(0.1)),
-    "wrong rank of Optax": lambda: create(WRONG, optax.adam(0.1)),
     "wrong rank, of a sharding": lambda: optax_bridge.param_shardings(WRONG, mesh()),
     "wrong name": lambda: optax_bridge.remove_axis(BOXED, 0, "layers"),
     "no such axis": lambda: optax_bridge.remove_axis(BOXED, 1, "mlp"),

@@ -150,6 +150,7 @@ def all_of(params: Any) -> Any:
 SAID: dict[str, Any] = {
     "counts": lambda: init(PARAMS, "*/kernel", "/bias"),
     "counts of pairs": lambda: optax_bridge.group_counts(PARAMS, ("*/bias", optax_bridge.sgd(1))),
+    "counts of a tuple": lambda: optax_bridge.group_counts((KERNEL, BIAS), (True, False)),
     "counts of masks": lambda: optax_bridge.group_counts(PARAMS, {"dense": True, "bias": False}),
     "overlap": lambda: init(TREE, is_kernel, all_of),
     "overlap of counts": lambda: optax_bridge.group_counts(PARAMS, "*/bias", "*", "/bias"),

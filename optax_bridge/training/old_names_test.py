@@ -13,7 +13,6 @@ import optax_bridge
 from optax_bridge.training.old_names import OLD_ATTRIBUTES
 
 PARAMS = {"kernel": jnp.ones((2, 2)), "bias": jnp.zeros(2)}
-TWO = jnp.ones(2)
 STATES = {
     kind.__name__: kind.create(apply_fn=None, params=PARAMS, tx=optax_bridge.adam(0.1))
     for kind in (optax_bridge.TrainState, optax_bridge.FullTrainState)
@@ -69,7 +68,7 @@ class Own(optax_bridge.TrainState):
         return getattr(self, "mistake")  # noqa: B009
 
 
-STATE, FULL = STATES.values()
+STATE = STATES["TrainState"]
 ANY: Any = STATE  # calls that no type allows
 TX = optax_bridge.sgd(0.1)
 OLD = legacy_optim.Adam(0.1)
@@ -95,7 +94,7 @@ SAID: dict[str, Callable[[], Any]] = {
     "text": lambda: ANY.create(None, {"a": b"1"}, TX),
     "text as a gradient": lambda: ANY.apply_gradients(grads={**PARAMS, "bias": "0"}),
     "another leaf": lambda: ANY.apply_gradients(grads={"kernel": 1.0, "biases": 1.0}),
-    "another container": lambda: create([TWO]).apply_gradients(grads=(TWO,)),
+    "another container": lambda: create([PARAMS]).apply_gradients(grads=(PARAMS,)),
     "another shape": lambda: ANY.apply_gradients(grads={**PARAMS, "bias": jnp.ones(3)}),
     "one axis more": lambda: ANY.apply_gradients(grads={**PARAMS, "bias": jnp.ones((3, 2))}),
     "one axis more at the end": lambda: ANY.apply_gradients(grads=PAIRS),

@@ -1,7 +1,6 @@
 """Whole trainings in every setting: all that a state holds after each call, as it is recorded.
 
-`RECORD=1 python -m pytest` writes `testdata/runs.txt` again. Numbers have four digits, which no
-release of XLA rounds otherwise.
+Numbers have four digits, which no release of XLA rounds otherwise.
 """
 
 from typing import Any
