@@ -64,12 +64,14 @@ THE_WEAKER_OF_BOTH_COUNTS = [
 ]
 
 
-def test_the_weaker_of_both_counts(subtests: pytest.Subtests):
+def test_the_weaker_of_both_counts(subtests: pytest.Subtests, recorded: Any):
     for ran, proved, verdict, headline in THE_WEAKER_OF_BOTH_COUNTS:
         with subtests.test(ran):
             evidence = Evidence(runs(ran), None if proved is None else proof(proved), "untraceable")
             assert evidence.verdict is Verdict(verdict)
             assert evidence.headline.startswith(f"{verdict}: ") and headline in evidence.headline
+            text = f"{evidence.headline}\n{evidence.disagreement}"
+            recorded("evidence.txt", {f"{ran}, {proved}": text}, some=True)
             agree = proved in (None, ran, "not decided") or (ran, proved) == (
                 "identical",
                 "rounding only",

@@ -89,6 +89,10 @@ SAME: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
         lambda p, g: jnp.where(g > p[:1], p[:1], g),
         lambda p, g: jnp.maximum(g, 0 * g + p[:1]) * 0 + jnp.minimum(g, p[:1]),
     ),
+    "another's first row as the second": (
+        lambda p, g: jax.lax.dynamic_update_slice(p, g[:1], (1, 0)[: p.ndim]),
+        lambda p, g: jnp.stack([p[0], g[0], *p[2:]]),
+    ),
     "sums of nothing": (
         lambda p, g: p - jnp.sum(g[:0]) - jax.lax.scan(lambda c, x: (c, x), 0.0, g[:0])[0],
         lambda p, g: p,
@@ -259,6 +263,8 @@ CONDITIONS = {
     "twice a count": (lambda n: 2 * n > 3, lambda n: n >= 2),
     "at most": (lambda n: n < 3, lambda n: n <= 2),
     "between": (lambda n: (n > 3) & (n < 5), lambda n: n == 4),
+    "a power of at least 1": (lambda n: 2.0**n > 0.5, lambda n: n >= 0),
+    "a power of at most 1": (lambda n: 0.5**n < 1.5, lambda n: n >= 0),
 }
 
 
