@@ -110,6 +110,8 @@ class _Run:
             return [_slice_of(self.graph, args[0], eqn.params)]
         if name == "dynamic_slice" and (cut := _static_slice(self.graph, args, eqn)) is not None:
             return [cut]
+        if name == "unstack" and eqn.params["axis"] == 0:  # rows one by one, since JAX 0.12
+            return [_row(self.graph, args[0], number) for number in range(len(eqn.outvars))]
         if name == "split":
             return list(_split(self.graph, args[0], eqn.params["axis"], eqn.params["sizes"]))
         name = "add" if name == "add_any" else name  # what differentiation writes
