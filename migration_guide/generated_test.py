@@ -1,4 +1,4 @@
-"""The parts of pages that come from the code, whole, as `testdata/generated.md` has them.
+"""The parts of pages that come from the code, whole, as `testdata/generated.txt` has them.
 
 `python -m migration_guide.generated_test` writes the file again.
 """
@@ -9,7 +9,7 @@ from pathlib import Path
 from migration_guide import from_pytorch, generated, pictures, rules_page, tables
 from migration_guide.examples import page
 
-FILE = Path(__file__).parent / "testdata" / "generated.md"
+FILE = Path(__file__).parent / "testdata" / "generated.txt"
 OPTIMIZERS = ("Adafactor", "LARS", "Momentum", "MultiOptimizer", "WeightNorm")
 COMMANDS = ("optax-bridge inspect", "optax-bridge migrate", "optax-bridge run")
 
