@@ -52,7 +52,7 @@ def _refused(folder: Path, error: type[Exception], match: str) -> Iterator[Any]:
         n for n in getattr(caught.value, "__notes__", ()) if n.startswith(("In ", "It ", "Be"))
     ]
     text = "\n".join([str(caught.value), *notes])
-    text = re.sub(r"[^\s'\"]*pytest-of-[^/\s]+/pytest-\d+/[\w-]+", "TMP", text)
+    text = re.sub(r"[^\s'\"]*pytest-of-[^/\s]+/pytest-\d+/(?:popen-gw\d+/)?[\w-]+", "TMP", text)
     text = re.sub(r" \[source locations=.*?\]|(?<=_test\.py, line )\d+", "", text)
     text = re.sub(r" at 0x[0-9a-f]+", "", text.replace(str(Path(__file__).parents[1]), "REPO"))
     test = os.environ["PYTEST_CURRENT_TEST"].partition("::")[2].removesuffix(" (call)")
