@@ -116,7 +116,8 @@ def test_the_trainers_modules_are_in_the_reference():
     """A new module is either in the reference or named here."""
     folder = cells.SOURCE.parents[1] / "optax_bridge/spmd"
     names = {path.stem for path in folder.iterdir() if path.suffix in ("", ".py")}
-    inner = {"__init__", "__pycache__", "_testing", "command", "terminal", "examples", "progress"}
+    inner = {"__init__", "__pycache__", "_testing", "testdata"}
+    inner |= {"command", "terminal", "examples", "progress"}
     public = {name for name in names - inner if not name.endswith("_test")}
     assert {f"optax_bridge.spmd.{name}" for name in public} <= {page.stem for page in PAGES}
 

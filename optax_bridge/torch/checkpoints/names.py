@@ -58,6 +58,13 @@ class Rule:
             return f"a first axis of {len(self.paths)}, as there are paths"
         return ""
 
+    def to_flax(self, array: np.ndarray) -> dict[Names, np.ndarray]:
+        """The arrays of Flax, by path."""
+        if requirement := self.requirement(array.shape):
+            raise CheckpointError(self.place, requirement, described(array), MEND)
+        layouts = self.layouts().items()
+        return {path: array if layout is None else layout(array) for path, layout in layouts}
+
 
 def described(array: np.ndarray) -> str:
     """The dtype and the shape of an array."""
