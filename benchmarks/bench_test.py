@@ -3,6 +3,8 @@
 import importlib.util
 import itertools
 import re
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -256,6 +258,12 @@ def test_figures_of_tools_are_over_their_bars(monkeypatch: pytest.MonkeyPatch):
     found: Any = [*tools._convert()]
     expected = [1.5, 1e6 / sizes[0], 0.5, 3e6 / sizes[0]]
     assert [figure.ratio.median for figure in found] == expected
+
+
+def test_the_peak_of_a_conversion_is_told_after_it_has_passed():
+    lines = "import time; from pathlib import Path; started = 0.0; large = b'x' * 2**28; del large"
+    done = subprocess.run([sys.executable, "-c", lines + tools._REPORT], capture_output=True)
+    assert float(done.stdout.split()[2]) > 2**28, done.stderr
 
 
 def test_memory_is_that_of_exact_over_the_other(monkeypatch: pytest.MonkeyPatch):

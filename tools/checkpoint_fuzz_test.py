@@ -17,6 +17,7 @@ from tools import checkpoint_fuzz as fuzz
 def test_an_error_of_inspect_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fuzz, "_inspect", {}.__getitem__)
     assert fuzz.survives_folder("msgpack", 0).startswith("KeyError")
+    assert fuzz.outcome(lambda: int("x")).startswith("ValueError: invalid literal")
 
 
 def test_what_hangs_is_printed_by_its_number_and_counted(

@@ -12,12 +12,18 @@ import pytest
 
 import optax_bridge
 from optax_bridge.exact.arguments import unused_arguments
-from optax_bridge.exact.leaf_rule import LeafRule, zeros
+from optax_bridge.exact.leaf_rule import LeafRule, decay_powers, zeros
 
 
 class _State(NamedTuple):
     count: Any
     trace: Any
+
+
+def test_powers_of_decays_are_computed_in_half_precision_as_the_parameters_are():
+    powers = decay_powers(SimpleNamespace(b1=0.9, b2=0.999), jnp.int32(2), jnp.bfloat16)
+    assert [power.dtype for power in powers] == [jnp.bfloat16] * 2
+    assert [float(power) for power in powers] == [0.7265625, 1.0]  # and not 0.730 and 0.996
 
 
 def test_parameters_that_are_alike_are_traced_once():
