@@ -176,7 +176,11 @@ FALSE: dict[str, tuple[Any, Any]] = {
 
 @pytest.mark.parametrize("name", FALSE)
 def test_what_is_not_the_same_is_not_proved(name: str, recorded: Any):
-    proof = prove_equivalence(*FALSE[name], PARAMS)
+    try:
+        proof = prove_equivalence(*FALSE[name], PARAMS)
+    except ProofError as error:  # JAX 0.9 has no broadcast to axes in another order
+        assert "broadcast_dimensions must be strictly increasing" in str(error), error
+        return
     assert proof.verdict not in (IDENTICAL, REALS), proof
     recorded("soundness.txt", {name: text_of(proof)}, some=True)
 

@@ -142,18 +142,24 @@ def _index(index: Index) -> str:
 
 
 def _polynomial(atoms: Sequence[Atom], poly: fmpq_mpoly) -> str:
-    terms = []
+    """A sum of products; conditions stand last in both, by their texts, whichever came first."""
+    terms: list[tuple[list[str], str, str]] = []
     for monomial, coefficient in poly.to_dict().items():
         factors: list[str] = []
+        conditions: list[str] = []
         for number, power in enumerate(monomial):
             if power:
                 base = format_atom(atoms, number)
-                factors.append(base if power == 1 else f"{base}^{power}")
+                base = base if power == 1 else f"{base}^{power}"
+                (conditions if atoms[number].is_condition else factors).append(base)
         size = abs(coefficient)
-        if size != 1 or not factors:
+        if size != 1 or not factors + conditions:
             factors.insert(0, _number(size))
-        terms.append(("-" if coefficient < 0 else "+", "*".join(factors)))
+        conditions.sort()
+        product = "*".join(factors + conditions)
+        terms.append((conditions, "-" if coefficient < 0 else "+", product))
     if not terms:
         return "0"
-    text = " ".join(f"{sign} {term}" for sign, term in terms)
+    terms.sort(key=lambda term: term[0])
+    text = " ".join(f"{sign} {product}" for _, sign, product in terms)
     return text[2:] if text.startswith("+ ") else "-" + text[2:]
