@@ -91,7 +91,8 @@ def test_a_product_of_counts_is_not_assumed_to_fit(recorded: Any):
 
 @pytest.mark.parametrize("name", ASSUMED)
 def test_what_is_assumed_is_said(name: str, recorded: Any):
-    proof = prove_equivalence(*map(leafwise, ASSUMED[name]), PARAMS)
+    left, right = map(leafwise, ASSUMED[name])
+    proof = prove_equivalence(left, right, PARAMS)
     recorded("assumptions.txt", {name: text_of(proof)}, some=True)
 
 

@@ -94,7 +94,7 @@ def test_a_state_that_starts_as_the_parameters_is_donated_with_them():
     assert int(step(step(state)).step) == 2
     zeros = jnp.zeros(2)
     twice = create(
-        tx=optax.GradientTransformation(lambda _: (zeros, zeros), optax.identity().update)
+        tx=optax.GradientTransformation(lambda params: (zeros, zeros), optax.identity().update)
     )
     assert len({leaf.unsafe_buffer_pointer() for leaf in twice.opt_state}) == 2
 

@@ -374,8 +374,9 @@ class Quotients:
         follow = {
             n: self._follows(atom, other) for n, other in others.items() if other.is_condition
         }
-        known = {f"g{n}": int(holds) for n, holds in follow.items() if holds is not None}
-        for number, names in ((1, {f"g{gen}": 1, **known}), (0, {f"g{gen}": 0})):
+        known = {n: int(holds) for n, holds in follow.items() if holds is not None}
+        for number, values in ((1, {gen: 1, **known}), (0, {gen: 0})):
+            names: dict[str | int, int] = {f"g{n}": value for n, value in values.items()}
             here = [self.make(a.num.subs(names), a.den) for a in args]
             outside = self.not_negative
             self.not_negative = [*outside, *_not_negative_where(atom, bool(number))]
