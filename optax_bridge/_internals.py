@@ -11,6 +11,7 @@ from typing import Any
 
 import flax.traverse_util
 import jax
+from jax.extend.core import ClosedJaxpr, JaxprEqn
 from jax.sharding import Mesh
 
 from legacy_optim.traverse_util import ModelParamTraversal
@@ -104,3 +105,10 @@ def path_predicate(traversal: object) -> Callable[[str, Leaf], object] | None:
     if getattr(type(traversal), "iterate", None) not in by_path:
         return None
     return getattr(traversal, "_filter_fn", None)
+
+
+def program_within(eqn: JaxprEqn) -> ClosedJaxpr | None:
+    """The program of what JAX keeps whole, `searchsorted` since 0.12; None of other equations."""
+    if eqn.primitive.name != "call_hi_primitive":
+        return None
+    return jax.make_jaxpr(eqn.params["_prim"].expand)(*(var.aval for var in eqn.invars))

@@ -26,6 +26,7 @@ from equivalence_tests.proof.interpreter.entries import (
     convert,
     is_kind,
 )
+from optax_bridge._internals import program_within
 
 
 def run(program: ClosedJaxpr | Jaxpr, args: Sequence[Array], exact: bool = False) -> list[Array]:
@@ -63,9 +64,8 @@ def _results(eqn: JaxprEqn, args: list[Any], exact: bool) -> list[Array]:
     if name in _CALLS:
         inner = [value for value in params.values() if isinstance(value, ClosedJaxpr | Jaxpr)]
         return run(inner[0], args, exact)
-    if name == "call_hi_primitive":  # of JAX 0.12 on, `searchsorted` say, which has a program
-        avals: list[Any] = [atom.aval for atom in eqn.invars]
-        return run(jax.make_jaxpr(params["_prim"].expand)(*avals), args, exact)
+    if (program := program_within(eqn)) is not None:
+        return run(program, args, exact)
     if name in _BRANCHES:
         return _BRANCHES[name](params, args, exact)
     if name in _COPIES or (exact and name == "reduce_precision"):

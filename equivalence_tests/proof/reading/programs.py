@@ -6,7 +6,6 @@ Short loops whose end is known beforehand are followed step by step, others stay
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import TypeGuard, cast
 
-import jax
 import numpy as np
 from jax.extend import core
 from jax.extend.core import JaxprEqn, Literal, Var
@@ -18,6 +17,7 @@ from equivalence_tests.proof.errors import ProofError
 from equivalence_tests.proof.node import UNKNOWN, Settings
 from equivalence_tests.proof.primitives import is_commutative, is_elementwise
 from equivalence_tests.sides.scanned import constants_and_carry
+from optax_bridge._internals import program_within
 
 AnyJaxpr = core.Jaxpr | core.ClosedJaxpr
 _UNROLLED = 16  # steps of a loop that are followed one by one
@@ -36,8 +36,8 @@ _HINTS = {
 
 def callee(eqn: JaxprEqn) -> AnyJaxpr | None:
     """The jaxpr that an equation calls once with its operands; None if it is no call."""
-    if eqn.primitive.name == "call_hi_primitive":  # of `searchsorted`, since JAX 0.12
-        return jax.make_jaxpr(eqn.params["_prim"].expand)(*(var.aval for var in eqn.invars))
+    if (program := program_within(eqn)) is not None:
+        return program
     if eqn.primitive.name not in _CALLS or str(eqn.params.get("name", "")).startswith(UNKNOWN):
         return None
     return next(filter(is_jaxpr, eqn.params.values()), None)
