@@ -1,5 +1,6 @@
 """Shared by all tests: eight CPU devices, compilation that is quick and kept, flags."""
 
+import functools
 import gc
 import os
 import re
@@ -36,6 +37,12 @@ os.environ["XLA_FLAGS"] = " ".join([*_user_flags.split(), *_added])
 
 import jax
 import pytest
+from jax._src.interpreters import mlir
+
+# For each program that it lowers JAX makes a context of its own and loads all dialects, for 4 ms
+# and some memory. From JAX 0.12 on several programs share one; the tests lower thousands.
+if jax.__version_info__ < (0, 12):
+    mlir.make_ir_context = functools.cache(mlir.make_ir_context)
 
 # Flags that a test may set with jax.config.update and that change numbers for every test after it.
 _GLOBAL_FLAGS = (

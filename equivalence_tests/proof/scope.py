@@ -7,6 +7,7 @@ question about a size that the symbols cannot answer. Only a side that never loo
 the same for arrays of any shape.
 """
 
+import functools
 import os
 import sys
 import sysconfig
@@ -104,15 +105,12 @@ def _coverage_of(make: MakeSide, inputs: Inputs) -> tuple[str, list[str]]:
     with _Watch() as watch:
         try:
             original = _results(trace_side(make, inputs, "a"), inputs)
-            few = _same_for(make, inputs, original, other_shapes(inputs.params, (0, 2)))
+            few = (*with_axes(inputs.params, (0, 2)), *with_other_sizes(inputs.params))
+            uniform = _same_for(make, inputs, original, few)
             # Where nothing looks at a shape, other numbers of axes are traced alike.
-            more = watch.reads and not watch.questions
-            uniform = few and (
-                not more
-                or _same_for(
-                    make, inputs, original, other_shapes(inputs.params, range(MOST_AXES + 1))
-                )
-            )
+            if uniform and watch.reads and not watch.questions:
+                more = with_axes(inputs.params, {*range(MOST_AXES + 1)} - {0, 2})
+                uniform = _same_for(make, inputs, original, more)
         except (ProofError, NotASymbol):  # it was made for the shapes that it has
             uniform = False
     if watch.questions or not uniform:
@@ -121,7 +119,7 @@ def _coverage_of(make: MakeSide, inputs: Inputs) -> tuple[str, list[str]]:
 
 
 def _same_for(
-    make: MakeSide, inputs: Inputs, original: list[Node], trees: Iterator[Params]
+    make: MakeSide, inputs: Inputs, original: list[Node], trees: Iterable[Params]
 ) -> bool:
     """True if a side computes every element alike for arrays of other shapes."""
     for params in trees:
@@ -154,21 +152,24 @@ def _same_structure(lhs: list[Node], rhs: list[Node]) -> bool:
     return len(lhs) == len(rhs)
 
 
-def other_shapes(params: Params, numbers_of_axes: Iterable[int]) -> Iterator[Params]:
-    """Yields the same tree with axes whose sizes are symbols, and with two sets of numbers."""
-
-    def tree(shape: Callable[[jax.ShapeDtypeStruct], tuple[object, ...]]) -> Params:
-        def with_shape(leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-            return jax.ShapeDtypeStruct(shape(leaf), leaf.dtype)
-
-        return jax.tree.map(with_shape, params)
-
+def with_axes(params: Params, numbers_of_axes: Iterable[int]) -> Iterator[Params]:
+    """Yields the same tree with axes whose sizes are symbols, for each number of axes."""
     names = ", ".join(f"n{axis}" for axis in range(MOST_AXES))
     symbols = tuple(export.symbolic_shape(names))
     for axes in numbers_of_axes:
-        yield tree(lambda leaf, axes=axes: symbols[:axes])
-    yield tree(lambda leaf: (1,))
-    yield tree(lambda leaf: (2, *(size + 1 for size in leaf.shape)))
+        yield _with_shapes(params, lambda leaf, axes=axes: symbols[:axes])
+
+
+def with_other_sizes(params: Params) -> Iterator[Params]:
+    """Yields the same tree with one number in each array, and with more axes, each longer."""
+    yield _with_shapes(params, lambda leaf: (1,))
+    yield _with_shapes(params, lambda leaf: (2, *(size + 1 for size in leaf.shape)))
+
+
+def _with_shapes(
+    params: Params, shape: Callable[[jax.ShapeDtypeStruct], tuple[object, ...]]
+) -> Params:
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(shape(leaf), leaf.dtype), params)
 
 
 def _folder_of(module: ModuleType) -> str:
@@ -200,7 +201,9 @@ class _Watch:
     def __init__(self):
         self.reads: dict[str, None] = {}
         self.questions: dict[str, None] = {}
-        self._watchers: dict[CodeType, Callable[[FrameType], None] | None] = {}
+        # By `id`, as hashing code takes longer than all else; the code is kept, so ids stay its own.
+        self._watchers: dict[int, Callable[[FrameType], None] | None] = {}
+        self._kept: list[CodeType] = []
 
     def __enter__(self) -> "_Watch":
         # Tracing sees calls of Python alone, of which there are far fewer than profiling sees.
@@ -214,9 +217,12 @@ class _Watch:
     def _observe(self, frame: FrameType, event: str, argument: object) -> None:
         del event, argument  # a call: what is called is followed no further
         code = frame.f_code
-        if code not in self._watchers:
-            self._watchers[code] = self._watcher(code)
-        if (watcher := self._watchers[code]) is not None:
+        try:
+            watcher = self._watchers[id(code)]
+        except KeyError:
+            self._kept.append(code)
+            watcher = self._watchers[id(code)] = self._watcher(code)
+        if watcher is not None:
             watcher(frame)
 
     def _watcher(self, code: CodeType) -> Callable[[FrameType], None] | None:
@@ -227,7 +233,7 @@ class _Watch:
             looks = "aval" in code.co_names and not _is_machinery(file)
             return (lambda frame: self._note(self.questions, frame)) if looks else None
         if name == "<lambda>":  # how a tracer defines its properties
-            return self._property
+            return self._property if "name" in code.co_freevars else None
         if file.endswith("shape_poly.py"):
             return self._size if name in _ANSWERS | _TEXTS | _READS | {"__eq__"} else None
         if name in _TYPE_READS:
@@ -266,12 +272,14 @@ def _always(frame: FrameType) -> bool:
     return bool(values.get("self") == values.get("other"))
 
 
+@functools.cache
 def _is_machinery(file: str) -> bool:
     if file.endswith("_test.py"):
         return False
     return file.startswith((_JAX, _PROVER, _SIDES, _EXACT)) or _is_through(file)
 
 
+@functools.cache
 def _is_through(file: str) -> bool:
     if file.startswith("<frozen"):
         return True

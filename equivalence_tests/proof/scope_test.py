@@ -11,7 +11,7 @@ import pytest
 import legacy_optim
 from equivalence_tests import prove_equivalence
 from equivalence_tests.proof.result import IDENTICAL, REALS
-from equivalence_tests.proof.scope import other_shapes
+from equivalence_tests.proof.scope import with_axes, with_other_sizes
 from equivalence_tests.proof.testing import leafwise
 from optax_bridge import from_legacy
 
@@ -84,7 +84,8 @@ def test_a_side_that_never_looks_is_proved_for_any_shape(name: str):
 
 
 def test_other_shapes_are_of_any_size_of_one_element_and_of_more():
-    trees = other_shapes({"k": jax.ShapeDtypeStruct((3,), jnp.float32)}, (0, 2))
+    params = {"k": jax.ShapeDtypeStruct((3,), jnp.float32)}
+    trees = [*with_axes(params, (0, 2)), *with_other_sizes(params)]
     scalar, symbols, *numbers = [tree["k"].shape for tree in trees]
     assert scalar == () and [str(size) for size in symbols] == ["n0", "n1"]
     assert numbers == [(1,), (2, 4)]

@@ -96,6 +96,7 @@ def find_attribute(cls: str, attribute: str) -> list[Gone]:
     return [entry for entry in entries if entry is not None]
 
 
+@functools.cache
 def owners() -> frozenset[str]:
     """The modules that lost something while they were there."""
     functions = _inventory()["keywords"]
