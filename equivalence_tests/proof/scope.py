@@ -201,7 +201,7 @@ class _Watch:
     def __init__(self):
         self.reads: dict[str, None] = {}
         self.questions: dict[str, None] = {}
-        # By `id`, as hashing code takes longer than all else; the code is kept, so ids stay its own.
+        # By `id`, as to hash code takes longest; the code is kept, so that its id stays its own.
         self._watchers: dict[int, Callable[[FrameType], None] | None] = {}
         self._kept: list[CodeType] = []
 

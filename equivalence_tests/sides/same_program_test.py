@@ -64,6 +64,19 @@ def test_a_step_that_python_changes_is_refused(compare: Callable[..., Any], name
 
 
 @BOTH
+def test_a_count_in_python_that_a_start_sets_back_is_refused_too(compare: Callable[..., Any]):
+    counting = _Counting()
+
+    def init(params: Any) -> Any:
+        counting.number = 0
+        return optax.EmptyState()
+
+    tx = optax.GradientTransformation(init, counting.by_number)
+    with pytest.raises(EquivalenceError, match="traced twice, gives two programs"):
+        compare(optax.sgd(0.1), tx, PARAMS)
+
+
+@BOTH
 def test_a_change_in_python_that_no_step_reads_is_none(compare: Callable[..., Any]):
     assert "identical" in str(compare(optax.sgd(0.1), _side(_Counting().unread), PARAMS))
 

@@ -176,16 +176,19 @@ def _trace(make: MakeSide, inputs: Inputs, name: str, questions: Questions | Non
         side = _build(make, inputs, hyper_params, questions)
         state = side.start(params)
         rows = jax.tree_util.tree_flatten_with_path(state)[0]
-        seen.update(kind=side.kind, paths=[jax.tree_util.keystr(path) for path, _ in rows])
+        paths = [jax.tree_util.keystr(path) for path, _ in rows]
+        seen.update(kind=side.kind, paths=paths, structure=jax.tree.structure(state))
         return _arrays(state), _arrays(side.params(state))
 
     def step(
         hyper_params: Mapping[str, Any], leaves: Leaves, grads: Updates
     ) -> tuple[Leaves, Leaves]:
         side = _build(make, inputs, hyper_params, questions)
-        structure = jax.tree.structure(jax.eval_shape(side.start, inputs.params))
-        if "after" in seen and numbers:  # a side that was made just now has made no step yet
-            jax.eval_shape(lambda *args: side.step(*args), structure.unflatten(leaves), grads)
+        structure = seen["structure"]
+        if inputs.numbers or inputs.fixed:  # a side of its own, that has made no start and no step
+            structure = jax.tree.structure(jax.eval_shape(side.start, inputs.params))
+            if "after" in seen:
+                jax.eval_shape(lambda *args: side.step(*args), structure.unflatten(leaves), grads)
         state = side.step(structure.unflatten(leaves), grads)
         seen.update(
             after=[jax.tree_util.keystr(p) for p, _ in jax.tree_util.tree_leaves_with_path(state)],
