@@ -169,7 +169,10 @@ def with_other_sizes(params: Params) -> Iterator[Params]:
 def _with_shapes(
     params: Params, shape: Callable[[jax.ShapeDtypeStruct], tuple[object, ...]]
 ) -> Params:
-    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(shape(leaf), leaf.dtype), params)
+    def with_shape(leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(shape(leaf), leaf.dtype)
+
+    return jax.tree.map(with_shape, params)
 
 
 def _folder_of(module: ModuleType) -> str:

@@ -71,7 +71,8 @@ def test_a_count_in_python_that_a_start_sets_back_is_refused_too(compare: Callab
         counting.number = 0
         return optax.EmptyState()
 
-    tx = optax.GradientTransformation(init, counting.by_number)
+    update: Any = counting.by_number
+    tx = optax.GradientTransformation(init, update)
     with pytest.raises(EquivalenceError, match="traced twice, gives two programs"):
         compare(optax.sgd(0.1), tx, PARAMS)
 
