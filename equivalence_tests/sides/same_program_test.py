@@ -95,6 +95,26 @@ def test_a_side_of_hyper_params_is_made_anew_for_each_trace():
         prove("by_number")
 
 
+def test_a_side_made_anew_is_started_before_its_step_with_numbers_as_with_symbols():
+    def right(hp: Any) -> optax.GradientTransformation:
+        kept: dict[str, float] = {}
+
+        def init(params: Any) -> Any:
+            kept["factor"] = 0.0 if hp["rate"] == 0 else -1.0  # a case of its own, a number's
+            return optax.EmptyState()
+
+        def update(grads: Any, state: Any, params: Any = None) -> Any:
+            return jax.tree.map(lambda g: hp["rate"] * (kept["factor"] * g), grads), state
+
+        untyped: Any = update
+        return optax.GradientTransformation(init, untyped)
+
+    left = lambda hp: optax.sgd(hp["rate"])  # noqa: E731
+    proof = prove_equivalence(left, right, PARAMS, hyper_params={"rate": 0.1})
+    assert [dict(case.fixed) for case in proof.cases] == [{}, {"rate": 0.0}]
+    assert proof.verdict == "equal over the reals"
+
+
 @BOTH
 def test_an_array_that_the_next_call_reads_is_refused(compare: Callable[..., Any]):
     box = [jnp.zeros(())]
