@@ -459,8 +459,6 @@ def _ways(mesh: Mesh | AbstractMesh | None, spec: PartitionSpec) -> int:
 
 
 def _array_of(leaf: Leaf) -> np.ndarray | jax.Array:
-    if type(leaf) is np.ndarray:
-        return leaf
     # With several processes, an array that was made within the mesh's scope lies on all of them.
     is_local = isinstance(leaf, jax.Array) and jax.process_count() == 1
     return leaf if is_local or is_keys(leaf) else np.asarray(leaf)

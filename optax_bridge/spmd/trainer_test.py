@@ -122,6 +122,17 @@ def test_the_key_of_a_step_is_split_for_state_noise_forward_pass_and_learner(tmp
     np.testing.assert_array_equal(jnp.stack([state.prng_key, *keys]), split)
 
 
+@pytest.mark.parametrize("partitionable", [False, True])
+@pytest.mark.parametrize("implementation", ["threefry2x32", "rbg"])
+def test_a_key_is_split_as_jax_splits_it(partitionable: bool, implementation: str):
+    with jax.threefry_partitionable(partitionable), jax.default_prng_impl(implementation):
+        for seed in (0, 7, 2**31 - 1):
+            key = jax.random.PRNGKey(seed)
+            for count in (1, 4, 5):
+                keys = jax.jit(split_key, static_argnums=1)(key, count)
+                np.testing.assert_array_equal(keys, jax.random.split(key, count))
+
+
 class WithMean(regression.Regression):
     """Keeps the mean of its last batch among its parameters."""
 
@@ -132,17 +143,6 @@ class WithMean(regression.Regression):
         assert {x.dtype.name for x in jax.tree.leaves((self.state, input_batch))} == {"bfloat16"}
         self.add_state_update("mean", jnp.mean(input_batch["x"]))
         return super().forward(input_batch)
-
-
-@pytest.mark.parametrize("partitionable", [False, True])
-@pytest.mark.parametrize("implementation", ["threefry2x32", "rbg"])
-def test_a_key_is_split_as_jax_splits_it(partitionable: bool, implementation: str):
-    with jax.threefry_partitionable(partitionable), jax.default_prng_impl(implementation):
-        for seed in (0, 7, 2**31 - 1):
-            key = jax.random.PRNGKey(seed)
-            for count in (1, 4, 5):
-                keys = jax.jit(split_key, static_argnums=1)(key, count)
-                np.testing.assert_array_equal(keys, jax.random.split(key, count))
 
 
 def test_parameters_that_a_forward_pass_replaces_keep_their_dtype(tmp_path):
