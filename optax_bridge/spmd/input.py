@@ -31,6 +31,7 @@ from optax_bridge.spmd.dispatch import SpmdInputDispatcher as SpmdInputDispatche
 from optax_bridge.spmd.module import Module, nowrap
 from optax_bridge.spmd.trees import TensorSpec, current_mesh, flatten_items, tree_paths
 
+_NO_NUMBERS = "OSUMm"  # kinds of NumPy's dtypes: objects, texts, times
 _wrap_key_data = jax.jit(jax.random.wrap_key_data, static_argnames="impl")
 
 
@@ -141,11 +142,11 @@ class Input(Module):
 
         To one device `jax.jit` moves arrays of NumPy itself, in less of the processor's time.
         """
-        spec, mesh = self._checked_partition(batch), current_mesh()
-        is_of_numpy = all(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(batch))
-        if is_of_numpy and mesh is not None and mesh.size == 1:
+        mesh = current_mesh()
+        is_on_one = mesh is not None and mesh.size == 1
+        if is_on_one and all(_is_numbers_of_numpy(leaf) for leaf in jax.tree.leaves(batch)):
             return batch
-        return host_to_global_array(batch, partition=spec)
+        return self.global_batch(batch)
 
     def _checked_partition(self, batch: PyTree) -> PartitionSpec:
         """The `partition_for` of numbers; asked once for all batches of the same arrays."""
@@ -154,7 +155,7 @@ class Input(Module):
         layout = current_mesh(), treedef, *((array.shape, array.dtype) for array in arrays)
         if layout not in self._partitions:
             for (path, _), array in zip(flatten_items(batch), arrays, strict=True):
-                if isinstance(array, np.ndarray) and array.dtype.kind in "OSUMm":
+                if isinstance(array, np.ndarray) and array.dtype.kind in _NO_NUMBERS:
                     raise ValueError(
                         f"{self.path()}: batch {path!r}: expected numbers, found dtype "
                         f"{array.dtype}. Leave it out of the source, or encode it there."
@@ -458,7 +459,13 @@ def _ways(mesh: Mesh | AbstractMesh | None, spec: PartitionSpec) -> int:
     return 1 if mesh is None else math.prod(mesh.shape[axis] for axis in axes if axis is not None)
 
 
+def _is_numbers_of_numpy(leaf: Leaf) -> bool:
+    return isinstance(leaf, np.ndarray) and leaf.dtype.kind not in _NO_NUMBERS
+
+
 def _array_of(leaf: Leaf) -> np.ndarray | jax.Array:
+    if isinstance(leaf, np.ndarray):
+        return leaf
     # With several processes, an array that was made within the mesh's scope lies on all of them.
     is_local = isinstance(leaf, jax.Array) and jax.process_count() == 1
     return leaf if is_local or is_keys(leaf) else np.asarray(leaf)

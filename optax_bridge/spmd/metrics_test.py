@@ -1,3 +1,6 @@
+import gc
+import time
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -106,6 +109,32 @@ def test_writers_write_what_they_can(tmp_path):
     assert {"trainer_config/text_summary", "checkpoint/text_summary"} <= set(tags["tensors"])
     lines = (tmp_path / "lines" / "summaries.jsonl").read_text().splitlines()
     assert len(lines) == 4 and '"a/mean": 3.0' in lines[0] and '"text": "words"' in lines[0]
+
+
+def test_events_wait_for_one_another_and_none_is_lost(tmp_path, monkeypatch):
+    reading = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+
+    def steps() -> list[int]:
+        events = reading.EventAccumulator(str(tmp_path)).Reload().Scalars("loss")
+        assert [event.value for event in events] == [event.step / 2 for event in events]
+        times = [start, *(event.wall_time for event in events), time.time()]
+        assert times == sorted(times)
+        return [event.step for event in events]
+
+    start = time.time()
+    cfg = SummaryWriter.default_config().set(name="writer", dir=str(tmp_path))
+    writer = cfg.instantiate(parent=None)
+    for step in range(150):
+        writer(step, {"loss": step / 2})
+    assert 0 in steps() and 149 not in steps()
+    monkeypatch.setattr("optax_bridge.spmd.summaries._SECONDS_BETWEEN_FLUSHES", 0.0)
+    writer(150, {"loss": 75.0})
+    assert steps() == [*range(151)]
+    monkeypatch.undo()
+    writer(151, {"loss": 75.5})
+    del writer  # nobody closes it
+    gc.collect()
+    assert steps() == [*range(152)]
 
 
 def test_arrays_that_do_not_add_up_are_said(caplog):

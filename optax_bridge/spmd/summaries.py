@@ -4,6 +4,7 @@ import functools
 import json
 import os
 import time
+import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from optax_bridge.spmd.trees import flatten_items
 _BINS = 30
 _BFLOAT16 = np.dtype(jnp.bfloat16)
 _SECONDS_BETWEEN_FLUSHES = 5.0
+_MOST_WAITING = 64  # events
 
 
 class BaseWriter(Module):
@@ -134,8 +136,7 @@ class SummaryWriter(BaseWriter):
 
     def __init__(self, cfg: Config, *, parent: Module | None):
         super().__init__(cfg, parent=parent)
-        self._events: Any = None  # of tensorboardX
-        self._flushed = 0.0
+        self._events: _EventFile | None = None
 
     @nowrap
     def log_config(self, config: ConfigBase, step: int = 0) -> None:
@@ -167,28 +168,65 @@ class SummaryWriter(BaseWriter):
             self._events = None
 
     def _write(self, step: int, pairs: Sequence[tuple[str, str | np.ndarray]]) -> None:
-        """Appends one event; in this thread, so that a full disk is an error of this call."""
+        """Adds one event; in this thread, so that a full disk is an error of this call."""
         if jax.process_index():
             return
+        if self._events is None:
+            self._events = _EventFile(Path(self._config.dir))
+            weakref.finalize(self, self._events.close)  # of a writer that nobody closes
+        self._events.add(step, pairs)
+
+
+class _EventFile:
+    """A file that TensorBoard reads.
+
+    Events wait for one another: 64 at once take half of the processor's time that they take one by
+    one, after each step. What comes 5 s after the last flush brings all that wait into the file.
+    """
+
+    def __init__(self, folder: Path):
         # Protobuf is slow to import, and only who writes needs it.
+        from tensorboardX.event_file_writer import EventsWriter
         from tensorboardX.proto.event_pb2 import Event  # type: ignore[attr-defined]
 
-        if self._events is None:
-            from tensorboardX.event_file_writer import EventsWriter
+        folder.mkdir(parents=True, exist_ok=True)
+        suffix = f".{os.getpid()}.{time.monotonic_ns()}"  # two in one second are two files
+        self._writer, self._event_class = EventsWriter(str(folder / "events"), suffix), Event
+        self._waiting: list[tuple[int, float, list[tuple[str, float]], list[Any]]] = []
+        self._flushed = 0.0
+        self._is_open = True
 
-            Path(self._config.dir).mkdir(parents=True, exist_ok=True)
-            suffix = f".{os.getpid()}.{time.monotonic_ns()}"  # two in one second are two files
-            self._events = EventsWriter(str(Path(self._config.dir) / "events"), suffix)
-        event = Event(step=step, wall_time=time.time())
+    def add(self, step: int, pairs: Sequence[tuple[str, str | np.ndarray]]) -> None:
+        """Adds an event: pairs of a name, and a text, a number, a picture or an array."""
+        numbers, others = [], []
         for path, value in pairs:
             if isinstance(value, np.ndarray) and value.ndim == 0:
-                event.summary.value.add(tag=path, simple_value=value.item())
+                numbers.append((path, value.item()))
             else:
-                event.summary.value.extend(_of_arrays(path, value))
-        self._events.write_event(event)
-        if time.monotonic() - self._flushed > _SECONDS_BETWEEN_FLUSHES:
-            self._events.flush()
+                others.extend(_of_arrays(path, value))
+        self._waiting.append((step, time.time(), numbers, others))
+        is_due = time.monotonic() - self._flushed > _SECONDS_BETWEEN_FLUSHES
+        if is_due or len(self._waiting) >= _MOST_WAITING:
+            self._write()
+        if is_due:
+            self._writer.flush()
             self._flushed = time.monotonic()
+
+    def _write(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for step, wall_time, numbers, others in waiting:
+            event = self._event_class(step=step, wall_time=wall_time)
+            for path, number in numbers:
+                event.summary.value.add(tag=path, simple_value=number)
+            event.summary.value.extend(others)
+            self._writer.write_event(event)
+
+    def close(self) -> None:
+        """Writes what waits, and closes the file; again, it does nothing."""
+        if self._is_open:
+            self._is_open = False
+            self._write()
+            self._writer.close()
 
 
 class JsonLinesWriter(BaseWriter):
@@ -221,18 +259,23 @@ def host_values(values: Mapping[str, PyTree]) -> list[tuple[str, str | np.ndarra
       The pairs, without arrays of which parts are in other processes only.
     """
     pairs = []
-    leaves, treedef = jax.tree.flatten(values, is_leaf=is_summary)
-    arrays = [leaf.value() if isinstance(leaf, Summary) else leaf for leaf in leaves]
+    arrays, treedef = jax.tree.flatten(values)
+    names, are_summaries = _names(treedef)
+    if are_summaries:
+        nodes = jax.tree.leaves(values, is_leaf=is_summary)
+        arrays = [node.value() if isinstance(node, Summary) else node for node in nodes]
     if jax.default_backend() != "cpu":  # all on their way before the first is waited for
         for value in arrays:
             if isinstance(value, jax.Array) and value.is_fully_addressable:
                 value.copy_to_host_async()
-    for path, value in zip(_names(treedef), arrays, strict=True):
+    for path, value in zip(names, arrays, strict=True):
         if isinstance(value, str):
             pairs.append((path, value))
             continue
-        if isinstance(value, jax.Array) and not (
-            value.is_fully_addressable or value.is_fully_replicated
+        if (
+            jax.process_count() > 1
+            and isinstance(value, jax.Array)
+            and not (value.is_fully_addressable or value.is_fully_replicated)
         ):
             continue
         array = np.asarray(value)
@@ -243,9 +286,12 @@ def host_values(values: Mapping[str, PyTree]) -> list[tuple[str, str | np.ndarra
 
 
 @functools.lru_cache
-def _names(treedef: Any) -> list[str]:
-    """The paths of a tree's leaves; the same at each step."""
-    return [path for path, _ in flatten_items(treedef.unflatten(range(treedef.num_leaves)))]
+def _names(treedef: Any) -> tuple[list[str], bool]:
+    """The paths of a tree's values, and whether any is a `Summary`; the same at each step."""
+    tree = treedef.unflatten(range(treedef.num_leaves))
+    nodes, outer = jax.tree.flatten(tree, is_leaf=is_summary)
+    names = [path for path, _ in flatten_items(outer.unflatten(range(len(nodes))))]
+    return names, any(is_summary(node) for node in nodes)
 
 
 def _of_arrays(path: str, value: str | np.ndarray) -> Any:
