@@ -33,7 +33,14 @@ from optax_bridge.spmd.summaries import (
     WeightedSummary,
 )
 from optax_bridge.spmd.trainer import SpmdTrainer, UndefinedLossException
-from optax_bridge.spmd.trainer.state import is_finite, opt_params, split_key, transformation_of
+from optax_bridge.spmd.trainer.state import (
+    is_finite,
+    opt_params,
+    read_scalars,
+    split_key,
+    transformation_of,
+    with_scalars,
+)
 from optax_bridge.spmd.trainer.trainer import changed_lines, fields_without_text
 from optax_bridge.spmd.trees import flatten_items
 
@@ -272,6 +279,29 @@ def test_a_step_is_finite_if_its_loss_and_its_gradients_are():
     for loss, norm in itertools.product((1.0, np.inf), repeat=2):
         outputs = {"loss": loss, "summaries": {"learner": {"gradient_norm": norm}}}
         assert is_finite(outputs) == np.isfinite(loss + norm)
+
+
+def test_scalars_are_read_at_once_and_as_they_were():
+    summaries = {
+        "mean": WeightedSummary(jnp.float32(0.1), jnp.int32(2**24 + 1)),
+        "half": jnp.bfloat16(0.3),
+        "is_odd": jnp.bool_(True),
+        "norms": jnp.arange(3.0),
+        "layers": 4,
+    }
+    outputs = {"summaries": summaries, "loss": jnp.float32(jnp.inf), "finite": jnp.bool_(False)}
+    with jax.set_mesh(jax.make_mesh((1,), ("data",))):
+        ready = jax.jit(with_scalars)({**outputs, "aux": {"x": jnp.float32(7)}})
+    read = read_scalars(ready)
+    assert ready["scalars"].tolist() == [0, np.inf, 1, np.float32(0.1)]
+    expected = jax.tree.map(np.asarray, outputs)
+    assert jax.tree.structure(read) == jax.tree.structure(expected)
+    jax.tree.map(np.testing.assert_array_equal, read, expected)
+    dtypes = [
+        (x.dtype, y.dtype) for x, y in zip(*map(jax.tree.leaves, (read, expected)), strict=True)
+    ]
+    assert all(left == right for left, right in dtypes if right != np.int64)
+    assert (type(read["finite"]), type(read["loss"])) == (np.bool_, np.float32)
 
 
 class _WithError(regression.Regression):

@@ -234,9 +234,12 @@ class Module(Configurable, metaclass=_ModuleType):
         return repr(self)
 
     def __getattr__(self, name: str) -> Any:
+        children = self.__dict__.get("_children", {})
+        if name in children:
+            return children[name]
         if isinstance(getattr(type(self), name, None), property):
             return getattr(type(self), name).fget(self)  # raises the same error again
-        similar = similar_names(name, dir(self))
+        similar = similar_names(name, [*dir(type(self)), *children])
         meant = f" (did you mean: [{', '.join(similar)}])" if similar else ""
         raise AttributeError(f"{type(self).__qualname__} has no attribute {name!r}{meant}")
 
@@ -267,7 +270,6 @@ class Module(Configurable, metaclass=_ModuleType):
                 raise
             raise RequiredFieldMissingError(f"{self.path()}.{name}: {error}") from error
         self._children[name] = child
-        vars(self).setdefault(name, child)
         return child
 
     def path_to_descendant_module(self, module: ModuleNode) -> list[str]:

@@ -44,6 +44,7 @@ from optax_bridge.spmd.trainer.state import (
     raw_key,
     state_specs,
     train_step,
+    with_scalars,
 )
 from optax_bridge.spmd.trees import flatten_items
 
@@ -355,7 +356,8 @@ class BaseTrainer(Module):
           host_batch: a tree of host arrays.
 
         Returns:
-          The step's outputs: "loss", "aux", "summaries", "finite"; they may not be computed yet.
+          The step's outputs: "loss", "aux", "summaries", "finite", and "scalars" for
+          `read_scalars`; they may not be computed yet.
         """
         return self._run_step(self.input.step_batch(host_batch))
 
@@ -363,6 +365,8 @@ class BaseTrainer(Module):
         """Begins the next step with a global batch."""
         self._state, outputs = self._jit_train_step()(self._existing_state(), input_batch)
         self._step = (self._step or 0) + 1
+        if jax.default_backend() != "cpu":  # on its way before the next step begins
+            outputs["scalars"].copy_to_host_async()
         return outputs
 
     def _train_step(
@@ -393,7 +397,7 @@ class BaseTrainer(Module):
     ) -> tuple[SpmdTrainState, dict[str, PyTree]]:
         new, outputs = self._train_step(state.trainer_state, batch)
         state = state.with_trainer_state(new).replace(step=state.step + 1)
-        return state, {**outputs, "finite": is_finite(outputs)}
+        return state, with_scalars({**outputs, "finite": is_finite(outputs)})
 
     def _assemble(self, state: TrainerState, step: Leaf) -> SpmdTrainState:
         """A `TrainState` of arrays, of shapes or of shardings."""

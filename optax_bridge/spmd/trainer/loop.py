@@ -16,6 +16,7 @@ from jax.experimental import multihost_utils
 from optax_bridge.metadata.trees import PyTree
 from optax_bridge.spmd.checkpointer.handlers import is_iterator
 from optax_bridge.spmd.trainer.base import BaseTrainer
+from optax_bridge.spmd.trainer.state import read_scalars
 
 _log = logging.getLogger(__name__)
 _LOG_EVERY = 100
@@ -53,7 +54,7 @@ class TrainingLoop:
     """Runs a trainer."""
 
     def __init__(self, trainer: BaseTrainer, *, max_step: float | None = None):
-        self._trainer = trainer
+        self._trainer, self._writer = trainer, trainer.summary_writer
         self._cfg = trainer.config
         if max_step is not None:
             self._cfg.max_step = max_step
@@ -74,12 +75,12 @@ class TrainingLoop:
 
     def run(self, *, forced_evalers: set[str], prng_key: jax.Array) -> dict[str, PyTree] | None:
         """Takes steps until the last one, the input's end, or a request to stop."""
-        trainer = self._trainer
+        trainer, checkpointer = self._trainer, self._trainer.checkpointer
         self.stop_requested, self.stopped_at = False, None
         self._timer = (trainer.step or 0, time.perf_counter())
         last: _Taken | None = None
         evaler_summaries: dict[str, dict[str, PyTree] | None] = {}
-        with self.saving(), trainer.checkpointer:
+        with self.saving(), checkpointer:
             iterator = trainer.input_iterator()
             if self._cfg.save_input_iterator and is_iterator(iterator):
                 self._beginning = (prng_key, iterator.get_state())
@@ -97,11 +98,11 @@ class TrainingLoop:
                     self._look_at(last)
                 last = taken
                 evaler_summaries = self._evaluate(step, outputs, set())
-                if trainer.checkpointer.should_save(step=step, evaler_summaries=evaler_summaries):
-                    self._check_finite(taken)
+                if checkpointer.should_save(step=step, evaler_summaries=evaler_summaries):
+                    self._check_finite(step, read_scalars(outputs))
                     self._save(step)
                 if self._is_to_stop(step):
-                    self._check_finite(taken)
+                    self._check_finite(step, read_scalars(outputs))
                     if self._saved_step != step:
                         self._save(step)
                     self.stopped_at = step
@@ -143,8 +144,8 @@ class TrainingLoop:
 
     def _look_at(self, taken: _Taken) -> None:
         """Waits for a step; its loss is checked, passed on and written."""
-        loss = self._check_finite(taken)
-        step = taken.step
+        step, read = taken.step, read_scalars(taken.outputs)
+        loss = self._check_finite(step, read)
         for listener in self.listeners:
             listener(step, loss)
         every = self._cfg.log_every_n_steps or _LOG_EVERY
@@ -156,24 +157,23 @@ class TrainingLoop:
             average = (now - start) / max(1, step - before)
             self._timer = (step, now)
             _log.info("step %d, %.4f s for a step", step, average)
-            self._trainer.summary_writer.log_average_step_time(step, average)
-        values = {"loss": loss, **taken.outputs["summaries"]}
-        self._trainer.summary_writer(step, values)
+            self._writer.log_average_step_time(step, average)
+        self._writer(step, {"loss": loss, **read["summaries"]})
 
-    def _check_finite(self, taken: _Taken) -> float:
-        """The loss of a step."""
-        loss, finite = (np.asarray(taken.outputs[name]) for name in ("loss", "finite"))
-        if finite or self._trainer.learner.handles_undefined_loss():
-            return loss.item()
+    def _check_finite(self, step: int, read: dict[str, PyTree]) -> float:
+        """The loss of a step, of which the scalars are read."""
+        loss = read["loss"].item()
+        if read["finite"] or self._trainer.learner.handles_undefined_loss():
+            return loss
         problem = f"loss is {loss}" if not np.isfinite(loss) else "the gradients are not finite"
-        saved = self._save_before(taken.step)
+        saved = self._save_before(step)
         raise UndefinedLossException(
-            f"step {taken.step}: {problem}. The state after step {saved} is saved in "
+            f"step {step}: {problem}. The state after step {saved} is saved in "
             f"{self._checkpoint_dir()}; the same run goes on from there, and stops at the same "
             "step: lower the learning rate, or look at the batch first. An optimizer that leaves "
             "such steps out by itself needs learner.ignore_undefined_loss=True.",
-            taken.step,
-            float(loss),
+            step,
+            loss,
         )
 
     def _save_before(self, step: int) -> int | None:
@@ -230,7 +230,7 @@ class TrainingLoop:
         with self.saving():
             trainer.checkpointer.save_now(step=step, state=trainer.saved_state())
         self._saved_step = step
-        trainer.summary_writer.log_checkpoint(self._checkpoint_dir(), step)
+        self._writer.log_checkpoint(self._checkpoint_dir(), step)
 
     @contextlib.contextmanager
     def saving(self) -> Iterator[None]:

@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from flax.core import meta
 from jax.sharding import PartitionSpec
@@ -22,6 +23,8 @@ from optax_bridge.spmd.module import functional
 from optax_bridge.spmd.optimizers.data import OptParam, PartitionedGradientTransformation
 from optax_bridge.spmd.optimizers.from_optax import ExactPartitionedTransformation
 from optax_bridge.spmd.trees import TensorSpec, cast_floats
+
+_DTYPES_OF_SCALARS = np.dtype(np.float32), np.dtype(np.bool_)
 
 
 class TrainerState(NamedTuple):
@@ -255,6 +258,29 @@ def is_finite(outputs: dict[str, PyTree]) -> jax.Array:
     """True if a step's loss is finite, and the norm of its gradients if the learner tells it."""
     gradient_norm = outputs["summaries"]["learner"].get("gradient_norm", 0.0)
     return jnp.isfinite(outputs["loss"]) & jnp.isfinite(gradient_norm)
+
+
+def with_scalars(outputs: dict[str, PyTree]) -> dict[str, PyTree]:
+    """A step's outputs, with their scalars once more in one array, "scalars", of float32.
+
+    From a GPU one number takes as long as all, some 0.3 ms.
+    """
+    read = {name: tree for name, tree in outputs.items() if name != "aux"}
+    arrays = [jnp.asarray(x) for x in jax.tree.leaves(read)]
+    scalars = jnp.stack([x.astype(jnp.float32) for x in arrays if _is_scalar(x)])
+    return {**outputs, "scalars": jax.lax.with_sharding_constraint(scalars, PartitionSpec())}
+
+
+def read_scalars(outputs: dict[str, PyTree]) -> dict[str, PyTree]:
+    """Waits for the outputs of `with_scalars`; returns those of the step, scalars as NumPy's."""
+    numbers = iter(np.asarray(outputs["scalars"]))
+    read = {name: tree for name, tree in outputs.items() if name not in ("aux", "scalars")}
+    leaves, treedef = jax.tree.flatten(read)
+    return treedef.unflatten([x.dtype.type(next(numbers)) if _is_scalar(x) else x for x in leaves])
+
+
+def _is_scalar(x: jax.Array) -> bool:
+    return x.shape == () and x.dtype in _DTYPES_OF_SCALARS
 
 
 def transformation_of(config: object) -> Any:
