@@ -102,6 +102,34 @@ def test_what_is_continued_is_a_magic_only_below_one(tmp_path: Path, above: str)
     assert above in source and "optim.GradientDescent" not in source
 
 
+@pytest.mark.parametrize(
+    "magic", ["%time ", "%time  ", "%timeit -n 10 -r 3 ", "%prun -q -l 5 ", "if x:\n    %memit "]
+)
+def test_a_statement_that_a_magic_runs_is_rewritten(tmp_path: Path, magic: str):
+    path = tmp_path / "x.ipynb"
+    other = "%time\n%time !ls\n%time x = 1 # | \n%timeit x"
+    call = "optimizer = optimizer.apply_gradient(g)  # a step"
+    path.write_text(json.dumps(_notebook(OLD, f"{other}\n{magic}{call}\n{other}")), "utf-8")
+    source = "".join(json.loads(_migrated(path))["cells"][1]["source"])
+    call = "optimizer = optimizer.apply_gradients(grads=g)  # a step"
+    assert source == f"{other}\n{magic}{call}\n{other}"
+
+
+def test_an_optimizer_that_a_magic_makes_keeps_no_old_name(tmp_path: Path):
+    path = tmp_path / "x.ipynb"
+    old = "%time d = optim.Adam(1e-3)\noptimizer = d.create(p)\nprint(optimizer.target)"
+    path.write_text(json.dumps(_notebook("from flax import optim", old)), "utf-8")
+    source = "".join(json.loads(_migrated(path))["cells"][1]["source"])
+    assert source.startswith("%time d = optax.adam(1e-3)\noptimizer = optax_bridge.TrainState.")
+    assert source.endswith("print(optimizer.params)")
+
+
+def test_a_statement_of_several_lines_has_no_magic():
+    read = notebook.read(json.dumps(_notebook("%time f(x)")))
+    with pytest.raises(notebook.NotANotebook, match="%time: its statement takes several lines now"):
+        read.with_code(read.code.replace("f(x)", "f(\n    x)"))
+
+
 DEEP = {"lists": "[" * 50_000 + "]" * 50_000, "dicts": '{"a":' * 50_000 + "1" + "}" * 50_000}
 
 

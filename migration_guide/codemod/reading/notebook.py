@@ -1,9 +1,10 @@
 """Notebooks: the code cells as one module, and back.
 
-Magics and shell lines are no Python; they travel as comments. A cell in another language, as one
-that starts with `%%bash`, stays out.
+Magics and shell lines are no Python; they travel as comments, but for the statement of `%time`. A
+cell in another language, as one that starts with `%%bash`, stays out.
 """
 
+import ast
 import json
 import re
 from collections.abc import Iterator
@@ -14,6 +15,10 @@ from migration_guide.codemod.reading.marks import CELL
 
 MAGIC = "pass  # optax-bridge-magic "
 _LINE = re.compile(r"^(\s*)([%!?].*|[\w, ]+=\s*[%!].*|[\w.*%!]+\?{1,2})$")
+# A magic that runs a statement, with its options; the magic follows the statement as a comment.
+_RUN = re.compile(r"^(\s*)(%(?:time|timeit|prun|memit)\s+(?:-\w+\s+(?:\d+\s+)?)*)(.*[^\\])$")
+_RUNS = "  # optax-bridge-run-by "
+_MASKED_RUN = re.compile(rf"^(\s*)(.*){_RUNS}(.*)\|$", re.MULTILINE)
 # Cell magics whose cell is Python, of IPython and of packages that people use with it.
 _PYTHON_MAGICS = {"time", "timeit", "capture", "prun", "memit", "mprun", "lprun", "px", "skip"}
 
@@ -89,14 +94,29 @@ def _mask_magics(source: str) -> str:
     lines = []
     continued = False
     for line in source.split("\n"):
-        masked = f"{MAGIC}{line}" if continued else _LINE.sub(rf"\1{MAGIC}\2", line)
+        run = None if continued else _RUN.match(line)
+        if run is not None and _parses(run[3]):
+            masked = f"{run[1]}{run[3]}{_RUNS}{run[2]}|"
+        else:
+            masked = f"{MAGIC}{line}" if continued else _LINE.sub(rf"\1{MAGIC}\2", line)
         continued = masked != line and line.endswith("\\")
         lines.append(masked)
     return "\n".join(lines)
 
 
+def _parses(statement: str) -> bool:
+    try:
+        ast.parse(statement)
+    except (SyntaxError, ValueError):
+        return False
+    return True
+
+
 def _unmask(source: str) -> str:
-    return source.replace(MAGIC, "")
+    for run in _MASKED_RUN.finditer(source):
+        if not _parses(run[2]):
+            raise NotANotebook(f"{run[3].strip()}: its statement takes several lines now")
+    return _MASKED_RUN.sub(r"\1\3\2", source).replace(MAGIC, "")
 
 
 def _with_sources(text: str, changed: dict[int, str]) -> str:
