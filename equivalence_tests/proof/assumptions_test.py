@@ -27,6 +27,19 @@ ASSUMED: dict[str, tuple[Any, Any]] = {
             ("root", jnp.sqrt),
             ("power", lambda g: g**0.123),
             ("quotient", jnp.reciprocal),
+            # What the case that is looked at implies is not assumed.
+            ("logarithm of a size", lambda g: jnp.log(abs(g))),
+            ("logarithm of a size and 1", lambda g: jnp.log1p(abs(g))),
+            ("logarithm of the greater", lambda g: jnp.log(jnp.maximum(g, -2) + 3)),
+            ("logarithm of what may be negative", lambda g: jnp.log(jnp.maximum(g, -4) + 3)),
+            ("quotient by a size", lambda g: g * g / abs(g)),
+            ("quotient by what is not 0", lambda g: 1 / jnp.where(g > 2, g, g - 3)),
+            ("quotient by what may be 0", lambda g: 1 / jnp.where(g > 2, g - 3, -1)),
+            ("logarithm of 0", lambda g: jnp.log(jnp.maximum(g, 0))),
+            ("logarithm of -1", lambda g: jnp.log(jnp.where(g > 2, g, jnp.where(g < -2, -g, -1)))),
+            ("root of -1", lambda g: jnp.sqrt(jnp.where(g < 2, -1, g))),
+            ("root of what is above", lambda g: jnp.sqrt(jnp.where(g > 2, g - 1, 5))),
+            ("root of what may be below", lambda g: jnp.sqrt(jnp.where(g > 2, g - 3, 5))),
         )
     },
 }

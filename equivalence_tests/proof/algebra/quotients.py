@@ -43,7 +43,8 @@ class Quotients:
         self._special: set[int] = set()
         self._related: list[int] = []  # roots and conditions, which have relations
         self._labels: dict[int, int] = {}
-        self.not_negative: list[fmpq_mpoly] = []  # in the case that is looked at
+        # What holds in the case that is looked at: polynomials of 0 or more; True: of more than 0.
+        self.in_case: list[tuple[fmpq_mpoly, bool]] = []
         self._capacity = capacity
         self.ctx = fmpq_mpoly_ctx.get([f"g{i}" for i in range(capacity)], Ordering.lex)
         self.one = self.ctx.constant(1)
@@ -378,12 +379,12 @@ class Quotients:
         for number, values in ((1, {gen: 1, **known}), (0, {gen: 0})):
             names: dict[str | int, int] = {f"g{n}": value for n, value in values.items()}
             here = [self.make(a.num.subs(names), a.den) for a in args]
-            outside = self.not_negative
-            self.not_negative = [*outside, *_not_negative_where(atom, bool(number))]
+            outside = self.in_case
+            self.in_case = [*outside, *_holds_where(atom, bool(number))]
             try:
                 cases.append(self.case_split(here, function, bound))
             finally:
-                self.not_negative = outside
+                self.in_case = outside
         indicator = Rat(self.generator(gen), self.one)
         return self.choose(indicator, cases[0], cases[1])
 
@@ -397,10 +398,9 @@ class Quotients:
         return self.sub(self.number(1), indicator)
 
 
-def _not_negative_where(atom: Atom, holds: bool) -> list[fmpq_mpoly]:
-    """The polynomials that are 0 or more where a condition holds, or where it does not."""
+def _holds_where(atom: Atom, holds: bool) -> list[tuple[fmpq_mpoly, bool]]:
+    """Polynomials of 0 or more, or if True of more, where a condition holds, or does not."""
     argument = atom.args[0].num
-    argument = argument / abs(argument.leading_coefficient())
     if atom.kind == "zero":
-        return [argument, -argument] if holds else []
-    return [argument if holds else -argument]
+        return [(argument, False), (-argument, False)] if holds else []
+    return [(argument, True) if holds else (-argument, False)]

@@ -50,22 +50,50 @@ class Signs(Quotients):
         return result
 
     def assume(self, value: Rat, what: str) -> None:
-        """Records an assumption, unless it is known to hold."""
-        if what == "is not 0" and (self.constant(value) is not None or self.above_zero(value)):
+        """Records an assumption, unless it holds; where it cannot, that the case is another one."""
+        holds = self._holds(value, what)
+        if holds:
             return
-        if what == "is more than 0" and self.above_zero(value):
+        if holds is False and self.in_case:
+            self.assumptions[_shortened(self._text_of_other_cases())] = None
             return
-        if what == "is not negative" and (self.nonneg(value) or self._is_case(value)):
-            return
-        text = self.text(value)
+        if what == "is more than 0" and self._is_above(value, strict=False):
+            what = "is not 0"
         if what == "is not 0":
-            self.denominators[text] = value
-        self.assumptions[f"{text if len(text) <= 300 else text[:300] + ' ...'} {what}"] = None
+            self.denominators[self.text(value)] = value
+            if value.num.leading_coefficient() < 0:
+                value = self.neg(value)
+        self.assumptions[f"{_shortened(self.text(value))} {what}"] = None
 
-    def _is_case(self, value: Rat) -> bool:
-        """True if the case that is looked at is that of a value of 0 or more."""
-        poly = value.num / abs(value.num.leading_coefficient())
-        return value.den.is_constant() and poly in self.not_negative
+    def _holds(self, value: Rat, what: str) -> bool | None:
+        """Whether something is seen to hold in the case that is looked at; None if that is open."""
+        less = self.neg(value)
+        if what == "is not 0":
+            if self._is_above(value, strict=True) or self._is_above(less, strict=True):
+                return True
+            is_zero = self._is_above(value, strict=False) and self._is_above(less, strict=False)
+            return False if is_zero else None
+        if what not in ("is more than 0", "is not negative"):
+            return None
+        strict = what == "is more than 0"
+        if self._is_above(value, strict=strict):
+            return True
+        return False if self._is_above(less, strict=not strict) else None
+
+    def _is_above(self, value: Rat, *, strict: bool) -> bool:
+        """True if a value is seen to be 0 or more in the case that is looked at; strict: more."""
+        if self.above_zero(value) if strict else self.nonneg(value):
+            return True
+        if not self.in_case or not value.den.is_constant():
+            return False
+        poly = value.num / value.den.leading_coefficient()
+        return self.contradict([(-poly, not strict), *self.in_case])
+
+    def _text_of_other_cases(self) -> str:
+        return " or ".join(
+            f"{self.text(Rat(-poly, self.one))} {'is not negative' if strict else 'is more than 0'}"
+            for poly, strict in self.in_case
+        )
 
     def nonneg(self, value: Rat) -> bool:
         """True if a value is known to be 0 or more, wherever it is defined."""
@@ -223,3 +251,7 @@ class Signs(Quotients):
         terms, constant = parts
         least = (-constant).floor() + 1 if strict else (-constant).ceil()
         return {**terms, (0,) * self._capacity: fmpq(-least)}, False
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 300 else text[:300] + " ..."
