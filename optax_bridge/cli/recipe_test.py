@@ -34,7 +34,7 @@ from optax_bridge.correspondence import ENTRIES
             "torch.optim.Adam(fused=True): PyTorch then",
         ),
         ("torch.optim.SGD(lr=0.1, momentum=0.9)", FOUND, "state: momentum_buffer is trace: optax"),
-        ("torch.optim.Muon()", FOUND, "exact: rounding only, at most 64 ULP"),
+        ("torch.optim.Muon()", FOUND, "exact: rounding only, at most 128 ULP"),
         ("torch.optim.ASGD()", NO_EQUAL, "optax: none. ASGD: public Optax has no such"),
         ("optim.LBFGS(params)", MISUSE, "optax.lbfgs() is the same method"),
         ("lr_scheduler.StepLR(opt, 30)", MISUSE, "torch.from_torch_schedule"),

@@ -460,11 +460,11 @@ def _ways(mesh: Mesh | AbstractMesh | None, spec: PartitionSpec) -> int:
 
 
 def _is_numbers_of_numpy(leaf: Leaf) -> bool:
-    return isinstance(leaf, np.ndarray) and leaf.dtype.kind not in _NO_NUMBERS
+    return type(leaf) is np.ndarray and leaf.dtype.kind not in _NO_NUMBERS
 
 
 def _array_of(leaf: Leaf) -> np.ndarray | jax.Array:
-    if isinstance(leaf, np.ndarray):
+    if type(leaf) is np.ndarray:
         return leaf
     # With several processes, an array that was made within the mesh's scope lies on all of them.
     is_local = isinstance(leaf, jax.Array) and jax.process_count() == 1

@@ -111,8 +111,11 @@ def test_to_one_device_arrays_of_numpy_go_with_the_step_itself(mesh):
     with jax.set_mesh(Mesh(np.array(jax.devices()[3:4]), ("data",))):
         assert data.step_batch(batch) is batch
         assert data.step_batch({"x": jnp.ones((8, 2))})["x"].devices() == {jax.devices()[3]}
-        with refused(ValueError, "batch 'text': expected numbers"):
-            data.step_batch({"text": np.array(["a"])})
+        for batch in ({}, {"x": np.ones(1)}):
+            with refused(ValueError, "batch 'text': expected numbers"):
+                data.step_batch({**batch, "text": np.array(["a"])})
+        (masked,) = data.batches([{"x": np.ma.masked_array([1.0, 2.0])}])
+        assert type(masked["x"]) is np.ndarray and data.step_batch(masked) is masked
     with refused(ValueError, "'x' has 6 examples"):
         data.step_batch({"x": np.ones((6, 2))})
 

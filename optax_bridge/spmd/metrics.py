@@ -15,6 +15,7 @@ class Summary(struct.PyTreeNode):
     """Base class of values with a way to be accumulated.
 
     A subclass is a pytree and a frozen dataclass by being one: it annotates its fields, no more.
+    Writers get those of a training's step with numbers of NumPy for scalars in float32.
     """
 
     def value(self) -> PyTree:

@@ -1,4 +1,6 @@
 import gc
+import subprocess
+import sys
 import time
 
 import jax
@@ -116,25 +118,56 @@ def test_events_wait_for_one_another_and_none_is_lost(tmp_path, monkeypatch):
 
     def steps() -> list[int]:
         events = reading.EventAccumulator(str(tmp_path)).Reload().Scalars("loss")
-        assert [event.value for event in events] == [event.step / 2 for event in events]
-        times = [start, *(event.wall_time for event in events), time.time()]
-        assert times == sorted(times)
+        for event in events:
+            assert event.value == event.step / 2
+            assert began[event.step] <= event.wall_time <= ended[event.step]
         return [event.step for event in events]
 
-    start = time.time()
+    def write(step: int) -> None:
+        began[step] = time.time()
+        writers[0](step, {"loss": step / 2})
+        ended[step] = time.time()
+
+    began: dict[int, float] = {}
+    ended: dict[int, float] = {}
     cfg = SummaryWriter.default_config().set(name="writer", dir=str(tmp_path))
-    writer = cfg.instantiate(parent=None)
-    for step in range(150):
-        writer(step, {"loss": step / 2})
-    assert 0 in steps() and 149 not in steps()
+    writers = [cfg.instantiate(parent=None)]
+    for step in range(400):
+        write(step)
+    assert {0, 100} <= set(steps()) and 399 not in steps()
     monkeypatch.setattr("optax_bridge.spmd.summaries._SECONDS_BETWEEN_FLUSHES", 0.0)
-    writer(150, {"loss": 75.0})
-    assert steps() == [*range(151)]
+    write(400)
+    assert steps() == [*range(401)]
     monkeypatch.undo()
-    writer(151, {"loss": 75.5})
-    del writer  # nobody closes it
+    write(401)
+    with pytest.raises(TypeError, match="complex"):
+        writers[0](402, {"loss": 201.0, "bad": 1j})
+    writers.clear()  # and nobody closes it
     gc.collect()
-    assert steps() == [*range(152)]
+    assert steps() == [*range(402)]
+
+
+def test_a_disk_that_was_full_takes_what_waited(tmp_path):
+    reading = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    program = """
+import resource, sys
+from optax_bridge.spmd.summaries import SummaryWriter
+writer = SummaryWriter.default_config().set(name="writer", dir=sys.argv[1]).instantiate(parent=None)
+for step in range(60):
+    writer(step, {"loss": step})
+unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, unlimited[1]))
+try:
+    writer.close()
+except OSError:
+    resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
+    for step in range(60, 80):
+        writer(step, {"loss": step})
+    writer.close()
+"""
+    subprocess.run([sys.executable, "-W", "ignore", "-c", program, str(tmp_path)], check=True)
+    events = reading.EventAccumulator(str(tmp_path)).Reload().Scalars("loss")
+    assert [event.step for event in events] == [*range(80)]
 
 
 def test_arrays_that_do_not_add_up_are_said(caplog):

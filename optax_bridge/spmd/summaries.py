@@ -5,6 +5,7 @@ import json
 import os
 import time
 import weakref
+from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -137,6 +138,7 @@ class SummaryWriter(BaseWriter):
     def __init__(self, cfg: Config, *, parent: Module | None):
         super().__init__(cfg, parent=parent)
         self._events: _EventFile | None = None
+        self._at_exit: Any = None
 
     @nowrap
     def log_config(self, config: ConfigBase, step: int = 0) -> None:
@@ -166,6 +168,7 @@ class SummaryWriter(BaseWriter):
         if self._events is not None:
             self._events.close()
             self._events = None
+            self._at_exit.detach()
 
     def _write(self, step: int, pairs: Sequence[tuple[str, str | np.ndarray]]) -> None:
         """Adds one event; in this thread, so that a full disk is an error of this call."""
@@ -173,7 +176,8 @@ class SummaryWriter(BaseWriter):
             return
         if self._events is None:
             self._events = _EventFile(Path(self._config.dir))
-            weakref.finalize(self, self._events.close)  # of a writer that nobody closes
+            # Of a writer that nobody closes.
+            self._at_exit = weakref.finalize(self, self._events.close)
         self._events.add(step, pairs)
 
 
@@ -192,16 +196,15 @@ class _EventFile:
         folder.mkdir(parents=True, exist_ok=True)
         suffix = f".{os.getpid()}.{time.monotonic_ns()}"  # two in one second are two files
         self._writer, self._event_class = EventsWriter(str(folder / "events"), suffix), Event
-        self._waiting: list[tuple[int, float, list[tuple[str, float]], list[Any]]] = []
+        self._waiting: deque[tuple[int, float, list[tuple[str, float]], list[Any]]] = deque()
         self._flushed = 0.0
-        self._is_open = True
 
     def add(self, step: int, pairs: Sequence[tuple[str, str | np.ndarray]]) -> None:
         """Adds an event: pairs of a name, and a text, a number, a picture or an array."""
         numbers, others = [], []
         for path, value in pairs:
             if isinstance(value, np.ndarray) and value.ndim == 0:
-                numbers.append((path, value.item()))
+                numbers.append((path, float(value.item())))
             else:
                 others.extend(_of_arrays(path, value))
         self._waiting.append((step, time.time(), numbers, others))
@@ -213,8 +216,8 @@ class _EventFile:
             self._flushed = time.monotonic()
 
     def _write(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for step, wall_time, numbers, others in waiting:
+        while self._waiting:
+            step, wall_time, numbers, others = self._waiting.popleft()
             event = self._event_class(step=step, wall_time=wall_time)
             for path, number in numbers:
                 event.summary.value.add(tag=path, simple_value=number)
@@ -222,11 +225,9 @@ class _EventFile:
             self._writer.write_event(event)
 
     def close(self) -> None:
-        """Writes what waits, and closes the file; again, it does nothing."""
-        if self._is_open:
-            self._is_open = False
-            self._write()
-            self._writer.close()
+        """Writes what waits, and closes the file."""
+        self._write()
+        self._writer.close()
 
 
 class JsonLinesWriter(BaseWriter):
@@ -259,16 +260,13 @@ def host_values(values: Mapping[str, PyTree]) -> list[tuple[str, str | np.ndarra
       The pairs, without arrays of which parts are in other processes only.
     """
     pairs = []
-    arrays, treedef = jax.tree.flatten(values)
-    names, are_summaries = _names(treedef)
-    if are_summaries:
-        nodes = jax.tree.leaves(values, is_leaf=is_summary)
-        arrays = [node.value() if isinstance(node, Summary) else node for node in nodes]
+    leaves, treedef = jax.tree.flatten(values, is_leaf=is_summary)
+    arrays = [leaf.value() if isinstance(leaf, Summary) else leaf for leaf in leaves]
     if jax.default_backend() != "cpu":  # all on their way before the first is waited for
         for value in arrays:
             if isinstance(value, jax.Array) and value.is_fully_addressable:
                 value.copy_to_host_async()
-    for path, value in zip(names, arrays, strict=True):
+    for path, value in zip(_names(treedef), arrays, strict=True):
         if isinstance(value, str):
             pairs.append((path, value))
             continue
@@ -286,12 +284,9 @@ def host_values(values: Mapping[str, PyTree]) -> list[tuple[str, str | np.ndarra
 
 
 @functools.lru_cache
-def _names(treedef: Any) -> tuple[list[str], bool]:
-    """The paths of a tree's values, and whether any is a `Summary`; the same at each step."""
-    tree = treedef.unflatten(range(treedef.num_leaves))
-    nodes, outer = jax.tree.flatten(tree, is_leaf=is_summary)
-    names = [path for path, _ in flatten_items(outer.unflatten(range(len(nodes))))]
-    return names, any(is_summary(node) for node in nodes)
+def _names(treedef: Any) -> list[str]:
+    """The paths of a tree's leaves; the same at each step."""
+    return [path for path, _ in flatten_items(treedef.unflatten(range(treedef.num_leaves)))]
 
 
 def _of_arrays(path: str, value: str | np.ndarray) -> Any:

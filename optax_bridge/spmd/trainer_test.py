@@ -304,6 +304,19 @@ def test_scalars_are_read_at_once_and_as_they_were():
     assert (type(read["finite"]), type(read["loss"])) == (np.bool_, np.float32)
 
 
+class _WithoutGradients(regression.Regression):
+    def forward(self, input_batch):
+        loss, aux = super().forward(input_batch)
+        return loss + jnp.sqrt(0 * loss), aux
+
+
+def test_gradients_that_are_not_finite_stop_a_training_whose_loss_is(tmp_path):
+    cfg = config(tmp_path, steps=3)
+    cfg.model = _WithoutGradients.default_config().set(dtype=jnp.float32)
+    with refused(UndefinedLossException, "step 1: the gradients are not finite"):
+        run(cfg)
+
+
 class _WithError(regression.Regression):
     def forward(self, input_batch):
         loss, aux = super().forward(input_batch)
