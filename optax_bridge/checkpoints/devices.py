@@ -25,11 +25,8 @@ def on_device(leaf: Leaf, sharding: PyTree = None) -> Leaf:
         return leaf if sharding is None else jax.device_put(leaf, sharding)
     if leaf.size == 0 or jax.dtypes.canonicalize_dtype(leaf.dtype) != leaf.dtype:
         return np.asarray(leaf)
-    if leaf.nbytes > BLOCK:
-        placed = jax.device_put(_own_copy(leaf), sharding, may_alias=True)
-        return jax.block_until_ready(placed)
     # A copy, as a view of the mapped file must not be donated to a step.
-    return jax.device_put(np.asarray(leaf), sharding, may_alias=False)
+    return jax.block_until_ready(jax.device_put(_own_copy(leaf), sharding, may_alias=True))
 
 
 def placed(tree: dict[str, PyTree], sharding: PyTree) -> dict[str, PyTree]:

@@ -3,6 +3,7 @@
 import math
 import mmap
 import os
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,18 +84,29 @@ def blocks_of(leaf: Leaf) -> Iterator[np.ndarray]:
             yield array.bytes_at(first, last)
         else:
             yield array.reshape(-1).view(np.uint8)[first:last]
-        if array.nbytes > BLOCK:
-            _release(leaf)
+        _count_read(leaf, last - first)
 
 
-def _release(leaf: Leaf) -> None:
-    """Returns the memory of a mapped file to the system, which loads it again when it is read."""
+_read_of: weakref.WeakKeyDictionary[mmap.mmap, int] = weakref.WeakKeyDictionary()
+
+
+def _count_read(leaf: Leaf, size: int) -> None:
+    """Counts bytes read of an array; of a mapped file, the memory of each block is returned."""
     if isinstance(leaf, ChunkedArray):
         leaf = leaf.pieces[0]
     while isinstance(leaf, np.ndarray):
         leaf = leaf.base
     mapped = leaf.obj if isinstance(leaf, memoryview) else None
-    if isinstance(mapped, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+    if isinstance(mapped, mmap.mmap):
+        _read_of[mapped] = _read_of.get(mapped, 0) + size
+        if _read_of[mapped] >= BLOCK:
+            return_memory(mapped)
+            _read_of[mapped] = 0
+
+
+def return_memory(mapped: mmap.mmap) -> None:
+    """Returns the memory of a mapped file to the system, which loads it again when it is read."""
+    if hasattr(mmap, "MADV_DONTNEED"):
         mapped.madvise(mmap.MADV_DONTNEED)
 
 

@@ -19,7 +19,7 @@ from optax_bridge.checkpoints import (
 )
 from optax_bridge.checkpoints import read as reading
 from optax_bridge.checkpoints.formats import Format, flax_msgpack
-from optax_bridge.checkpoints.formats.flax_msgpack import write_msgpack
+from optax_bridge.checkpoints.formats.flax_msgpack import read_msgpack, write_msgpack
 from optax_bridge.checkpoints.formats.flax_msgpack.decode import decode
 from optax_bridge.checkpoints.hostile_test import zipped
 from optax_bridge.checkpoints.testdata.write_t5x import write_t5x
@@ -161,3 +161,20 @@ def test_whatever_a_library_raises_names_the_file(error: Exception, tmp_path: Pa
     toy = Format("Toy", "toy", find=lambda path: path, read=read)
     with refused(CheckpointError, rf"{tmp_path}.*Toy.*{type(error).__name__}"):
         reading.contents_of(toy, tmp_path)
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux")
+def test_a_file_of_many_small_arrays_is_not_in_memory_whole(tmp_path: Path):
+    def mapped() -> int:
+        status = Path("/proc/self/status").read_text()
+        return 1024 * int(status.split("RssFile:")[1].split()[0])
+
+    path = tmp_path / "checkpoint_7"
+    with path.open("wb") as file:
+        write_msgpack(file, {str(i): np.full(2**18, i, np.float32) for i in range(96)})
+    before, most = mapped(), 0
+    tree = read_msgpack(path)
+    for number, leaf in tree.items():
+        assert all((block.view(np.float32) == int(number)).all() for block in lazy.blocks_of(leaf))
+        most = max(most, mapped() - before)
+    assert path.stat().st_size > 96 * 2**20 and most < 2.5 * lazy.BLOCK

@@ -12,7 +12,7 @@ import numpy as np
 from optax_bridge.checkpoints.errors import CheckpointError
 from optax_bridge.checkpoints.formats import Contents, Format, head_of
 from optax_bridge.checkpoints.formats.flax_msgpack.decode import CHUNKED, decode
-from optax_bridge.checkpoints.lazy import BLOCK, ChunkedArray, blocks_of
+from optax_bridge.checkpoints.lazy import BLOCK, ChunkedArray, blocks_of, return_memory
 from optax_bridge.checkpoints.trees import state_dict
 from optax_bridge.metadata.trees import Leaf, PyTree
 
@@ -25,7 +25,10 @@ def read_msgpack(path: Path) -> PyTree:
     if path.stat().st_size == 0:
         raise CheckpointError(path, "a checkpoint", "an empty file")
     with path.open("rb") as file:
-        return decode(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)), path)
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    tree = decode(memoryview(mapped), path)
+    return_memory(mapped)  # of data beside the heads of arrays, which come in with them
+    return tree
 
 
 def has_outline(path: Path) -> bool:
@@ -62,7 +65,7 @@ def write_msgpack(file: BinaryIO, node: PyTree) -> None:
 def _write_array(file: BinaryIO, node: Leaf) -> None:
     code, form = 3 if isinstance(node, np.generic) else 1, (node.shape, node.dtype.name)
     if node.nbytes < BLOCK:
-        data = np.asarray(node).tobytes()
+        data = b"".join(block.data for block in blocks_of(node))
         file.write(_pack(msgpack.ExtType(code, _pack((*form, data)))))
         return
     # A length of 32 bits, as msgpack writes it from 2**16 on: of the array, and of its data.
