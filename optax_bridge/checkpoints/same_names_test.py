@@ -134,6 +134,11 @@ MISFITS: dict[str, tuple[Callable[[], Any], Callable[[], Any], str, str]] = {
         fresh, lambda: halved(saved(trained())),
         r"an exact transformation.*public Optax \(.*not the same in bfloat16", "saved from",
     ),
+    "public Optax in half precision, by groups": (
+        lambda: fresh(optax.partition({"a": optax.adam(0.1)}, "a")),
+        lambda: halved(saved(trained())),
+        r"an exact transformation.*public Optax \(.*not the same in bfloat16", "saved from",
+    ),
     "public Optax in the other half precision": (
         fresh, lambda: halved(saved(trained()), jnp.float16),
         r"an exact transformation.*public Optax \(.*not the same in float16", "saved from",
