@@ -317,11 +317,13 @@ def optax_entries(state: OptState) -> list[Entry]:
 
 
 def nodes_of(state: OptState) -> Iterator[OptState]:
-    """The tuples within a state, NamedTuples included, from the outermost on."""
+    """The tuples within a state, in dicts and classes too, from the outermost on."""
     if isinstance(state, tuple):
         yield state
-        for item in state:
-            yield from nodes_of(item)
+    below = jax.tree.leaves(state, is_leaf=lambda n: n is not state and isinstance(n, tuple))
+    for node in below:
+        if node is not state:
+            yield from nodes_of(node)
 
 
 def _types(chain: OptState) -> ChainTypes:

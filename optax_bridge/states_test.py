@@ -122,8 +122,10 @@ def test_a_momentum_after_the_step_is_scaled_has_the_other_sign():
         (lambda: optax.chain(optax.clip(1.0), optax.lamb(0.1)), ["LAMB"]),
         (lambda: optax_bridge.adabelief(0.1), ["AdaBelief"]),
         (lambda: optax_bridge.weight_norm(optax.adam(0.1)), ["WeightNorm", "Adam"]),
+        (lambda: optax.named_chain(("a", optax.clip(1.0)), ("b", optax.adam(0.1))), ["Adam"]),
+        (lambda: optax.partition({"a": optax.adam(0.1)}, {"w": "a"}), ["Adam"]),
     ],
-    ids=["adam", "lamb", "adabelief", "weight_norm"],
+    ids=["adam", "lamb", "adabelief", "weight_norm", "named_chain", "partition"],
 )
 def test_a_state_tells_whose_it_is(make: Any, names: list[str]):
     assert legacy_classes(make().init({"w": jnp.ones((2, 2))})) == names

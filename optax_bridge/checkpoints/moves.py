@@ -51,6 +51,11 @@ _FAULTS = {
     **dict.fromkeys(("NaN", "infinity"), ("finite numbers", _NOT_FINITE)),
     "negative numbers": ("numbers of 0 or more", _NEGATIVE),
 }
+_KEPT = "These parameters and moments keep the checkpoint's dtypes."
+_CAST = (
+    "These take the template's dtypes, as every number keeps its value there; a file with other "
+    "numbers is refused."
+)
 _OTHER_STATE = (
     "`optax-bridge convert` may have written the state of the other recipe: convert again with "
     "another --recipe, or with --like."
@@ -192,22 +197,19 @@ class Plan:
         surplus, unused = self.paths_on(Side.SURPLUS), self.paths_on(Side.UNUSED)
         if misfits or (not keep and (surplus or self.paths_on(Side.MISSING))):
             raise self._error(misfits, keep)
-        converted = [
+        kept = [
             f"{leaf_name(item.path)}: {item.before} to {item.after}"
             for item in self.items
             if isinstance(item, Converted)
         ]
-        converted += [
+        cast = [
             f"{leaf_name(move.source)}: {' to '.join(move.cast)}"
             for move in self.moves
             if move.cast and is_array(move.leaf) and is_floating(dtype_of(move.leaf))
         ]
-        if converted:
-            text = (
-                f"{self.place}: {listing(converted)}. Parameters and moments keep the checkpoint's "
-                "dtypes; everything else takes those of the template."
-            )
-            warn(ConvertedWarning(text))
+        texts = [f"{listing(of)}. {text}" for of, text in ((kept, _KEPT), (cast, _CAST)) if of]
+        if texts:
+            warn(ConvertedWarning(f"{self.place}: {' '.join(texts)}"))
         if left_over := [*surplus, *unused]:
             text = (
                 f"{self.place}: {listed_leaves(left_over)} left over: the template has no field of "

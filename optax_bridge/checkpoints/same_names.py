@@ -230,23 +230,22 @@ def dtype_item(expected: Leaf, saved: Leaf, paths: Paths, scope: Scope) -> Item:
     if is_cast and is_moment and both_float:
         expectation = f"{dtype}, which the new state keeps"
         return Misfit(path, expectation, str(saved_dtype), OTHER_STATE_TYPE)
-    if is_cast and not _keeps(saved, dtype):
-        return Misfit(path, template=expected, leaf=saved, hint=other_type(saved_dtype))
+    are_alike = both_float or {dtype.kind, saved_dtype.kind} <= {*"iu"}
+    if is_cast and not (are_alike and _keeps(saved, dtype)):
+        expectation = kind(expected) + " or numbers that it holds exactly" * are_alike
+        return Misfit(path, expectation, leaf=saved, hint=other_type(saved_dtype))
     if is_moment and path[-1] in COUNTS and not may_count_steps(saved):
         return steps_misfit(saved, path)
     return scope.move(paths, saved, expected, is_cast=is_cast)
 
 
 def _keeps(saved: Leaf, dtype: np.dtype) -> bool:
-    """True if numbers of another type keep their values in this one, or are Python's own."""
-    old, both_float = dtype_of(saved), is_floating(dtype) and is_floating(dtype_of(saved))
-    if not both_float and (dtype.kind not in "iu" or old.kind not in "iu"):
-        return False
-    if both_float and not hasattr(saved, "dtype"):
+    """True if numbers of another type keep their values in this one, or are Python's own floats."""
+    if is_floating(dtype) and not hasattr(saved, "dtype"):
         return True
     array = np.asarray(saved)
     with np.errstate(all="ignore"):
-        return bool(np.all((array.astype(dtype).astype(old) == array) | (array != array)))
+        return bool(np.all((array.astype(dtype).astype(array.dtype) == array) | (array != array)))
 
 
 def _grows(expected: Leaf, saved: Leaf) -> bool:

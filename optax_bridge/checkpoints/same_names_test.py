@@ -134,6 +134,11 @@ MISFITS: dict[str, tuple[Callable[[], Any], Callable[[], Any], str, str]] = {
         fresh, lambda: halved(saved(trained())),
         r"an exact transformation.*public Optax \(.*not the same in bfloat16", "saved from",
     ),
+    "public Optax in half precision, by groups": (
+        lambda: fresh(optax.partition({"a": optax.adam(0.1)}, "a")),
+        lambda: halved(saved(trained())),
+        r"an exact transformation.*public Optax \(.*not the same in bfloat16", "saved from",
+    ),
     "public Optax in the other half precision": (
         fresh, lambda: halved(saved(trained()), jnp.float16),
         r"an exact transformation.*public Optax \(.*not the same in float16", "saved from",
@@ -437,3 +442,14 @@ def test_parameters_that_a_step_lifted_to_float32_are_taken_and_said(half: str) 
         level["a"] = level["a"].astype(other_half)
         with refused(CheckpointError, rf"\['a'\].*{other_half}"):
             from_state_dict(template, tree)
+
+
+def test_numbers_of_a_legacy_optimizer_that_are_cast_are_said_to_be() -> None:
+    definition = legacy_optim.Momentum(0.1)
+    template = definition.create({"a": jnp.ones(3, jnp.float16)})
+    old = definition.create({"a": jnp.full(3, 0.5, jnp.bfloat16)})
+    with pytest.warns(ConvertedWarning, match=r"bfloat16 to float16\. These take the template's"):
+        restored = from_state_dict(template, saved(old))
+    assert restored.target["a"].dtype == jnp.float16
+    with refused(CheckpointError, r"float16\[3\] or numbers that it holds exactly, found bfloat16"):
+        from_state_dict(template, saved(old.replace(target={"a": old.target["a"] * 1e30})))

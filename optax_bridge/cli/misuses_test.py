@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from optax_bridge.checkpoints.formats.pytorch import SUFFIXES
 from optax_bridge.cli.app import app
 
 PAIR = ("compare", "Adam(1e-3)", "optax.adam(1e-3)")
@@ -22,6 +23,13 @@ MISUSES = {
     "migrate, another file": ("migrate notes.txt", 2, "a notebook, found neither"),
     "migrate, empty folder": ("migrate empty", 2, "no Python file and no notebook there"),
     "migrate, nothing": ("migrate", 2, "name at least one file or folder"),
+    **{
+        f"convert, {suffix}": (
+            f"convert saved new{suffix}", 2, f"new{suffix} has the suffix of a PyTorch file",
+            "--to torch",
+        )
+        for suffix in SUFFIXES
+    },
     "inspect, names": ("inspect saved --names", 2, "--names and --like train.py:make_state go"),
     "compare, constructor": (("compare", "Adam(1)", "optax.adamm(1)"), 2, "is adam meant?"),
     "compare, function": (("compare", "new.py:mak", "Adam(1)"), 2, "'mak'; is make meant?"),

@@ -14,16 +14,19 @@ if TYPE_CHECKING:
 
 def misuse(options: ConvertOptions) -> str:
     """Says which options cannot be combined; "" if all can."""
+    from optax_bridge.checkpoints.formats.pytorch import SUFFIXES
+
     back, legacy = options.to is Target.TORCH, options.to is Target.LEGACY
     if back and None in (options.like, options.names, options.base):
         return (
             "--to torch needs --like, which makes the state, --names, which maps the arrays, and "
             "--base, a checkpoint of the PyTorch program"
         )
-    if not back and options.destination.suffix in (".pt", ".pth"):
+    if not back and options.destination.suffix in SUFFIXES:
         return (
-            f"{options.destination} has the suffix of a PyTorch file: --to torch writes one, with "
-            "--like, --names and --base"
+            f"{options.destination} has the suffix of a PyTorch file: --to torch writes one, as "
+            f"{options.destination.with_suffix('.pt')}, with --like, --names and --base. Give any "
+            "other file another name"
         )
     if options.base is not None and not back:
         return "--base is only for --to torch: leave it out"

@@ -1,4 +1,4 @@
-"""Files of `torch.save`, `.pt`, `.pth` and `.bin`, read by PyTorch without running their code.
+"""Files of `torch.save`, read by PyTorch without running their code.
 
 A folder of Hugging Face's Trainer, `optimizer.pt` next to the model's file, is read as one.
 """
@@ -20,6 +20,7 @@ from optax_bridge.metadata.trees import PyTree
 if TYPE_CHECKING:
     import torch
 
+SUFFIXES = (".pt", ".pth", ".bin", ".safetensors")  # that programs of PyTorch give to files
 _ZIP, _NAME_AT = b"PK\x03\x04", 30  # where the name of a zip's first member begins
 _BEFORE_ZIP = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # PyTorch up to 1.5 begins so
 _MODELS, _OPTIMIZER = ("model.safetensors", "pytorch_model.bin"), "optimizer.pt"

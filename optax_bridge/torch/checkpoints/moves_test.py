@@ -155,7 +155,10 @@ def test_what_cannot_be_moved_is_refused() -> None:
 
 def test_the_state_of_adamax_does_not_become_that_of_adam() -> None:
     tree = saved(("exp_avg", "exp_inf"))
-    refused(tree, "that of Adamax, exp_inf")
+    named = optax.named_chain(("clip", optax.clip(1.0)), ("adam", optax.adam(0.01)))
+    groups = optax.partition({"a": optax.adam(0.01)}, {"fc": "a", "bn": "a"})
+    for tx in (None, optax.adamax(0.01), named, groups):
+        refused(tree, "that of Adamax, exp_inf", template(tx))
     state = move(tree, template(optax_bridge.torch.adamax(lr=0.01)))
     largest = tree["optimizer"]["state"][0]["exp_inf"].T
     np.testing.assert_array_equal(state.opt_state.exp_inf["fc"]["kernel"], largest)
