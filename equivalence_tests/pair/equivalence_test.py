@@ -167,6 +167,17 @@ def test_what_is_done_with_any_number_that_is_not_finite_is_seen(number: Any, re
     recorded("equivalence.txt", {str(number): report}, some=True, rounded=True)
 
 
+@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("number", [np.inf, -np.inf, np.nan], ids=str)
+def test_in_a_small_tree_each_number_that_is_not_finite_comes_first_once(number: Any, size: int):
+    def left_out(g: Any) -> Any:
+        return jnp.where(jnp.isnan(g) if np.isnan(number) else g == number, 0, g)
+
+    filtered = optax.stateless(lambda updates, params: jax.tree.map(left_out, updates))
+    sides = optax.chain(filtered, optax.adam(0.1)), optax.adam(0.1)
+    assert check_equivalence(*sides, {"w": jnp.ones(size)}).verdict is Verdict.DIFFERENT
+
+
 def test_the_state_of_a_train_state_is_widened_with_its_parameters():
     """Else float32 moments in the float64 run would pass for another algorithm."""
     left, right = (

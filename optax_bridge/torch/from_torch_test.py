@@ -46,6 +46,20 @@ def test_subnormal_numbers_of_float16_are_rounded_the_same_when_compiled():
     np.testing.assert_array_equal(scaled, np.float64(np.float16(x)) * 2.0**20)
 
 
+@pytest.mark.parametrize(
+    ("size", "expected"), [(1e-20, [-0.01, -0.022, -0.0364]), (1e-23, [-0.01, -0.02, -0.03])]
+)
+def test_rprop_sees_the_sign_of_products_that_are_subnormal(size: float, expected: list[float]):
+    """Numbers of PyTorch 2.13: 1e-40 is above 0 there, and 1e-46 is 0."""
+    tx: Any = from_torch("Rprop(lr=1e-2)")
+    state = TrainState.create(apply_fn=None, params=jnp.zeros(2), tx=tx)
+    for value in expected:
+        state = state.apply_gradients(grads=jnp.array([size, -size], jnp.float32))
+        np.testing.assert_allclose(state.params, [value, -value], rtol=1e-6)
+    back = state.apply_gradients(grads=jnp.array([-1e-20, 1e-20], jnp.float32))
+    np.testing.assert_array_equal(back.params, state.params)
+
+
 def test_a_traced_weight_interpolates_from_the_same_end():
     kernels = Kernels("float32")
     with jax.enable_x64(True):

@@ -26,8 +26,8 @@ _FACTORS = {
     "the previous one negated": 1.0,
     "denormal": 1e-41,
 }
-_LATE = 16  # steps from which on the stream `all` ends with what is not finite
-_POISON = "both infinities and NaN in each leaf, in every order"
+LATE = 16  # steps from which on the stream `all` ends with what is not finite
+_POISON = "both infinities and NaN in each leaf, each first somewhere"
 _ORDERS = tuple(itertools.permutations((np.inf, -np.inf, np.nan)))
 
 
@@ -40,7 +40,7 @@ def description(stream: str, steps: int) -> str:
         return "unit normal"
     if stream == "hostile":
         return f"in turn {hostile}"
-    poison = f"; near the end {_POISON}" if steps >= _LATE else ""
+    poison = f"; near the end {_POISON}" if steps >= LATE else ""
     return f"in turn {hostile}, but normal throughout in every third element{poison}"
 
 
@@ -75,11 +75,21 @@ def odd_tree(seed: int = 0, dtypes: tuple[str, ...] = ("float32", "bfloat16")) -
     return tree
 
 
-def gradients(params: Params, steps: int, stream: str, seed: int = 1) -> Updates:
-    """Gradients for `params`, of shape (steps, ...) at each leaf."""
+def gradients(
+    params: Params, steps: int, stream: str, seed: int = 1, first_order: int = 0
+) -> Updates:
+    """Gradients for `params`, of shape (steps, ...) at each leaf.
+
+    Args:
+      params: the parameters.
+      steps: their number.
+      stream: one of `NAMES`.
+      seed: of the random numbers.
+      first_order: the order in which the first element gets what is not finite.
+    """
     rng = np.random.default_rng(seed)
 
-    orders = itertools.count()
+    orders = itertools.count(first_order)
 
     def leaf(param: Leaf) -> np.ndarray:
         values = rng.standard_normal((steps, *np.shape(param)))
@@ -93,17 +103,28 @@ def gradients(params: Params, steps: int, stream: str, seed: int = 1) -> Updates
             flat[:, 2::3] = rng.standard_normal(flat[:, 2::3].shape)
         if stream == "poisoned" and steps > 1:
             _poison(flat, (steps // 2, 5 * steps // 8, 3 * steps // 4), next(orders))
-        if stream == "all" and steps >= _LATE:  # late, as nothing is finite after it
+        if stream == "all" and steps >= LATE:  # late, as nothing is finite after it
             _poison(flat, (-steps // 16, -steps // 24, -steps // 32), next(orders))
         return values.astype(dtype)
 
     return jax.tree.map(leaf, params)
 
 
+def other_orders(params: Params) -> tuple[int, ...]:
+    """First orders with which each kind comes first somewhere; () if one run has all orders."""
+    sizes = [np.size(leaf) for leaf in jax.tree.leaves(params)]
+    tried = {leaf + each for leaf, size in enumerate(sizes) for each in range(_most(size))}
+    return () if {order % len(_ORDERS) for order in tried} == {*range(len(_ORDERS))} else (2, 4)
+
+
+def _most(size: int) -> int:
+    """The number of elements that get what is not finite; of several, one stays finite."""
+    return min(size if size < 2 else size - 1, len(_ORDERS))
+
+
 def _poison(flat: np.ndarray, steps: tuple[int, ...], first: int) -> None:
     """Puts NaN and infinities into the first elements at some steps, an order for each element."""
-    size = flat.shape[1]  # of several, one stays finite
-    for element in range(min(size if size < 2 else size - 1, len(_ORDERS))):
+    for element in range(_most(flat.shape[1])):
         flat[list(steps), element] = _ORDERS[(first + element) % len(_ORDERS)]
 
 

@@ -60,6 +60,17 @@ def test_poison_comes_late_and_in_every_leaf():
     assert np.isfinite(_steps("all", 8)).all() and np.isfinite(_steps("poisoned", 1)).all()
 
 
+@pytest.mark.parametrize("shape", [(), (1,), (2,), (3,), (7,)])
+def test_each_kind_of_poison_comes_first_in_a_run(shape: tuple[int, ...]):
+    params = {"w": np.zeros(shape, np.float32)}
+    firsts = set[str]()
+    for order in (0, *problems.other_orders(params)):
+        grads = problems.gradients(params, 16, "poisoned", first_order=order)["w"].reshape(16, -1)
+        firsts |= set(map(str, grads[8][~np.isfinite(grads[8])]))
+    assert firsts == {"inf", "-inf", "nan"}
+    assert bool(problems.other_orders(params)) == (np.prod(shape) < 7)
+
+
 @pytest.mark.parametrize("compact", [False, True])
 def test_the_problem_has_all_streams(compact: bool):
     params, grads = problems.problem(16, compact=True) if compact else problems.problem(16)
