@@ -36,6 +36,9 @@ def first_line_of(message: str) -> str:
 
 def user_frame(error: BaseException) -> traceback.FrameSummary | None:
     """Returns the innermost frame of the user's program, not of this or an installed package."""
+    if isinstance(error, SyntaxError) and error.filename and _is_users(error.filename):
+        line = (error.text or "").strip()
+        return traceback.FrameSummary(error.filename, error.lineno, "<module>", line=line)
     frames = reversed(traceback.extract_tb(error.__traceback__))
     return next((frame for frame in frames if _is_users(frame.filename)), None)
 

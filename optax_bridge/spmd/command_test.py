@@ -168,6 +168,15 @@ def test_an_error_of_the_users_own_has_its_line(
     monkeypatch.delitem(sys.modules, "wrong_config")
 
 
+def test_a_config_that_python_cannot_read_is_one_line(tmp_path, monkeypatch):
+    (tmp_path / "unreadable.py").write_text("x = 1\ndef trainer(:\n")
+    monkeypatch.chdir(tmp_path)
+    result = call("unreadable.trainer", "--dir", "x")
+    [line] = result.output.splitlines()
+    assert result.exit_code == 2 and line.startswith("error: SyntaxError: invalid syntax (")
+    assert "unreadable.py:2, in <module>: def trainer(:; --traceback prints" in line
+
+
 def test_lines_of_steps_that_are_taken_again_are_replaced(tmp_path):
     with LossLog(tmp_path) as log:
         for step in (1, 2, 3):

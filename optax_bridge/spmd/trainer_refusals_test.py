@@ -53,6 +53,20 @@ def test_what_a_model_does_wrong_is_said_of_the_model(tmp_path, model, message):
         run(cfg, devices=1)
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("model", 3, "trainer: model: expected the config of a module, found 3"),
+        ("learner", None, "trainer: learner: expected the config of a module, found None"),
+        ("evalers", None, "trainer: evalers: expected a dict of configs, found None"),
+        ("evalers", {"x": 3}, r"trainer: evalers\['x'\]: expected the config of a mod"),
+    ],
+)
+def test_a_part_that_is_no_config_is_named(tmp_path, field, value, message):
+    with refused(ValueError, message):
+        config(tmp_path).set(**{field: value}).instantiate(parent=None)
+
+
 class _InTrainingAlone(regression.Regression):
     def forward(self, input_batch):
         if not self.is_training:

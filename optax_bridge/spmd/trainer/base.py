@@ -103,6 +103,7 @@ class BaseTrainer(Module):
         """
         super().__init__(cfg, parent=parent)
         cfg = self.config  # a copy, as fields are set below
+        self._check_parts(cfg)
         if cfg.model.dtype is None:
             raise ValueError(
                 f"{self.path()}: dtype must be explicitly specified for the model: set "
@@ -146,6 +147,20 @@ class BaseTrainer(Module):
                     maybe_set_config(evaler.output_writer, dir=str(outputs))
                 maybe_set_config(evaler.input, partition_spec=batch_axes)
                 self._evalers[name] = self._add_child(name, evaler, model=self.model)
+
+    def _check_parts(self, cfg: Config) -> None:
+        names = ("input", "model", "learner", "summary_writer", "checkpointer")
+        parts: dict[str, object] = {name: getattr(cfg, name) for name in names}
+        if not isinstance(cfg.evalers, dict):
+            raise ValueError(
+                f"{self.path()}: evalers: expected a dict of configs, found {cfg.evalers!r}"
+            )
+        parts |= {f"evalers[{name!r}]": evaler for name, evaler in cfg.evalers.items()}
+        for name, part in parts.items():
+            if not isinstance(part, Module.Config):
+                raise ValueError(
+                    f"{self.path()}: {name}: expected the config of a module, found {part!r}"
+                )
 
     # Parts and state.
 
