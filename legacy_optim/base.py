@@ -139,7 +139,9 @@ class OptimizerDef:
                 f"{type(self).__name__} has no hyper-parameter {', '.join(unknown)}; it has "
                 f"{', '.join(names)}"
             )
-        return hyper_params.replace(**overrides)
+        replaced = hyper_params.replace(**overrides)
+        _check_no_text(type(self).__name__, replaced)
+        return replaced
 
     def create(self, target: Params, focus: Traversal | None = None) -> "Optimizer":
         """An optimizer for a target.

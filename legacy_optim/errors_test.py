@@ -100,6 +100,9 @@ CASES: dict[str, Any] = {
     },
     "imported": lambda: exec("from legacy_optim import AdamW"),
     "text": lambda: ANY.Adam(learning_rate="1e-3"),
+    "text for a step": lambda: (
+        ANY.Adam(1e-3).create(jnp.ones(2)).apply_gradient(jnp.ones(2), learning_rate="1e-3")
+    ),
     "text of a setting": lambda: ANY.Momentum(0.1, beta="0.9"),
     "schedule": lambda: ANY.Adam(lambda step: 0.1).create(W).apply_gradient(W),
     **{f"{n}()": lambda n=n: getattr(optim, n)().create(W).apply_gradient(W) for n in RATED},
