@@ -169,28 +169,35 @@ def test_a_folder_that_a_flag_names_is_filled_in_and_the_function_is_not(maker: 
     assert "FUNCTION" not in text and "is imported" not in text
 
 
-# The program's own call of the function that makes its state -> whether other places may make it.
+# The program's own call of the function that makes its state -> what is to be written out.
 CALLS = {
-    "make(1e-6)": True,
-    "make(eps=EPS / 2)": True,
-    "make(eps)": False,
-    "make(FLAGS.eps)": False,
-    "make(later)": False,
-    "make(optim.Adam)": False,
+    "make(1e-6)": "",
+    "make(eps=EPS / 2)": "",
+    "(make(), 0)": "",
+    "{'o': make(1e-6), 'epoch': 3}": "",
+    "make(eps)": "  # the program's own call, with eps written out",
+    "make(FLAGS.eps)": "  # the program's own call, with FLAGS written out",
+    "make(later)": "  # the program's own call, with later written out",
+    "[make(config.eps), make(eps)]": "  # the program's own call, with config, eps written out",
+    "make(optim.Adam)": "  # the program's own call",
 }
 
 
+@pytest.mark.parametrize("way", ["", "state = "])
 @pytest.mark.parametrize("call", CALLS)
-def test_a_function_that_the_program_gives_arguments_is_called_with_them(call: str):
+def test_a_function_that_the_program_gives_arguments_is_called_with_them(call: str, way: str):
     """Without them it may make another optimizer."""
+    state = way.partition(" ")[0] or call
     text = summary_of(
         "EPS = 0.1\ndef make(eps=1e-8):\n    return optim.Adam(0.1, eps=eps).create(p)\n"
-        f"def main(eps):\n    checkpoints.restore_checkpoint('run', {call})\n"
-        "if __name__ == '__main__':\n    later = 0.1\n    main(0.2)"
+        f"def main(eps, config):\n    {way and way + call}\n"
+        f"    checkpoints.restore_checkpoint(FLAGS.run if {bool(way)} else 'run', {state})\n"
+        "if __name__ == '__main__':\n    later = 0.1\n    main(0.2, get_config())"
     )
-    name, made = ("state_to_restore", call) if CALLS[call] else ("FUNCTION", "...(...)")
-    command = f"check-resume run --program train.py:{name} --old OLD_PROGRAM:{name}, where"
-    assert command in text and f"\n  def {name}():\n" in text and f"\n      return {made}" in text
+    name = "state_to_restore"
+    command = f" --program train.py:{name} --old OLD_PROGRAM:{name}, where OLD_PROGRAM is"
+    assert command in text and f"\n  def {name}():\n" in text and "...(...)" not in text
+    assert f"\n      return {call}{CALLS[call]}\n" in f"{text}\n"
     assert "replaces a learning rate" not in text and "replaces a computed" not in text
 
 

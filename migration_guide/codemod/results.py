@@ -57,7 +57,7 @@ class Restored:
 
     path: str
     template: str = ""
-    call: str = ""  # of the function that makes the template, with its arguments
+    call: str = ""  # what makes the template, with the arguments of the program's function
     optimizers: tuple[tuple[str, str], ...] = ()
     recipe: str = ""
     format: str = ""

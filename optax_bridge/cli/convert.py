@@ -22,6 +22,7 @@ from optax_bridge.cli.programs import ProgramError, load_object
 
 if TYPE_CHECKING:
     from optax_bridge.checkpoints.conversions import Conversion
+    from optax_bridge.checkpoints.read import Read
     from optax_bridge.cli.terminal import Terminal
     from optax_bridge.correspondence import Choice
     from optax_bridge.correspondence.choice import RecipeKind
@@ -175,6 +176,11 @@ _INFERRED = (
     "note: no checkpoint has the learning rate, so this is the state of the exact recipe, which "
     'takes a rate at each step; --optimizer "{}" writes the state of public Optax, if equal'
 )
+RATE_AT_STEPS = (
+    "note: if the program gives a learning rate at each step, convert with --like "
+    "new.py:make_state: its state is another, and Flax would restore this into it with moments "
+    "of zero, without an error"
+)
 _UNSUPPORTED = (
     "If the program's constructor has the rate, give it: --optimizer "
     '"Adam(learning_rate=1e-3)"; otherwise use --recipe exact, or --like train.py:make_state.'
@@ -232,10 +238,17 @@ def _run(options: ConvertOptions) -> int:
 
 
 def _notes(done: "Conversion", options: ConvertOptions, recipe: object) -> Iterator[str]:
-    """Says why the state is not public Optax's, or where public Optax is not the same."""
+    """Says why the state is not public Optax's, or where public Optax is not the same.
+
+    And for which programs it is not: of a msgpack file Flax tells them, but it reads Orbax's with
+    transformations, and those leave what the file lacks as the template has it.
+    """
     from optax_bridge.correspondence import choose_recipe
     from optax_bridge.correspondence.recipe import render
 
+    kinds = [choice.kind for choice in done.choices.values()]
+    if "optax" in kinds and options.file_format == "orbax":
+        yield RATE_AT_STEPS
     for path, choice in done.choices.items():
         definition = done.definitions[path]
         if not options.optimizers and choice.kind == "exact" and recipe != "exact":
@@ -385,7 +398,6 @@ def _report(done: "Conversion", options: ConvertOptions) -> None:
     """Prints the result, as a line or as JSON."""
     from flax.serialization import to_state_dict
 
-    from optax_bridge.checkpoints.read import count_of_series
     from optax_bridge.checkpoints.trees import is_array
     from optax_bridge.cli.terminal import plain_terminal
     from optax_bridge.metadata.paths import leaves
@@ -418,13 +430,20 @@ def _report(done: "Conversion", options: ConvertOptions) -> None:
     made = classes_with({path: f" (for a program with {tx})" for path, tx in programs.items()})
     made = f"{made} as the template has it".lstrip() if options.like else made or "parameters alone"
     checked = ", read again and compared" if options.verify else ""
-    is_chosen = options.source.is_dir() and read.path.parent == options.source
-    count = count_of_series(read.path) if is_chosen and options.step is None else 1
-    newest = f", the newest of {count}" if count > 1 else ""
     plain_terminal().print(
-        f"{read.path}{newest} ({read.description}) -> {options.destination}: {made}, "
+        f"{read.path}{newest_of(read, options.source)} ({read.description}) -> "
+        f"{options.destination}: {made}, "
         f"{len(arrays)} arrays, {size:,} bytes{checked}"
     )
+
+
+def newest_of(read: "Read", source: Path) -> str:
+    """Says of which series a checkpoint was chosen; "" if the source is not a folder of several."""
+    from optax_bridge.checkpoints.read import count_of_series
+
+    is_chosen = source.is_dir() and read.path.parent == source
+    count = count_of_series(read.path) if is_chosen else 1
+    return f", the newest of {count}" if count > 1 else ""
 
 
 def _transformation(choice: "Choice") -> str:

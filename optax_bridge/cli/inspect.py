@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from optax_bridge.cli import pytorch
-from optax_bridge.cli.convert import nothing_there, warnings_to
+from optax_bridge.cli.convert import newest_of, nothing_there, warnings_to
 from optax_bridge.cli.options import ShowsTraceback
 from optax_bridge.cli.programs import ProgramError, load_object
 
@@ -164,7 +164,8 @@ def print_checkpoint(
         return FOUND if problem is None else FAILED
     arrays = [leaf for _, leaf in leaves(read.tree) if is_array(leaf)]
     size = sum(leaf.nbytes for leaf in arrays)
-    console.print(f"{read.path}: {read.description}, {len(arrays)} arrays, {size:,} bytes")
+    newest = newest_of(read, path)
+    console.print(f"{read.path}{newest}: {read.description}, {len(arrays)} arrays, {size:,} bytes")
     for line in lines:
         console.print(line)
     for path_in_it, step in states.items():

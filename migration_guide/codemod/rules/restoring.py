@@ -19,6 +19,7 @@ that surely holds none, parameters alone or no template at all, stays with Flax.
 """
 
 import dataclasses
+from collections.abc import Iterator
 
 import libcst as cst
 
@@ -29,6 +30,7 @@ from migration_guide.codemod.results import UNKNOWN_PATH, UNKNOWN_TEMPLATE, Rest
 from migration_guide.codemod.writing import constants, definitions, public_optax
 from migration_guide.codemod.writing.context import Context, Expression, New
 from migration_guide.codemod.writing.lookups import without_taken
+from optax_bridge._text import listing
 
 # Flax's name -> where the template stands among the arguments, and where the file does.
 FUNCTIONS = {
@@ -48,6 +50,7 @@ _ON_IMPORT = (
     "this runs on import, and `check-resume` and `convert --like` import the program: "
     'put the training below `if __name__ == "__main__"` first'
 )
+_OWN_CALL = "the program's own call"
 # What is read of optimizers and states, and is no optimizer.
 _PARTS = ("target", "params", "model_state", "batch_stats", "step", "opt_state")
 
@@ -201,29 +204,48 @@ def _only_definition(context: Context) -> dict[str, str]:
 
 
 def _function(context: Context, template: cst.BaseExpression) -> tuple[str, str]:
-    """The function of the module that makes a template: its name, or a call with arguments."""
+    """The function of the module that makes a template: its name, or what a new one returns."""
+    made = _origin(context, template)
+    parts = [made]
+    if isinstance(made, cst.Tuple | cst.List | cst.Dict):
+        parts = [_origin(context, element.value) for element in made.elements]
+        elements = [e.with_changes(value=p) for e, p in zip(made.elements, parts, strict=True)]
+        made = made.with_changes(elements=elements)
+    calls = [node for node in walk(made) if _is_own_call(context, node)]
+    if not calls:
+        return "", ""
+    if made is calls[0] and not calls[0].args:
+        return calls[0].func.value, ""
+    local = sorted({name for part in parts for name in _local_names(context, part)})
+    is_same = not local and not any(map(context.legacy, walk(made)))
+    own = _OWN_CALL + (f", with {listing(local)} written out" if local else "")
+    return "", context.code(made) + ("" if is_same else f"  # {own}")
+
+
+def _origin(context: Context, node: cst.BaseExpression) -> cst.BaseExpression:
     try:
-        call = definitions.origin(context.analysis, template)
+        return definitions.origin(context.analysis, node)
     except definitions.Unknown:
-        return "", ""
-    if not isinstance(call, cst.Call) or not isinstance(call.func, cst.Name):
-        return "", ""
-    bound = context.analysis.names.assignments(call.func)
-    node = getattr(bound[0], "node", None) if len(bound) == 1 else None
-    if not isinstance(node, cst.FunctionDef) or context.parent(node) is not context.analysis.module:
-        return "", ""
-    if not call.args:
-        return call.func.value, ""
-    return "", context.code(call) if _is_known_on_import(context, call) else ""
+        return node
 
 
-def _is_known_on_import(context: Context, call: cst.Call) -> bool:
-    """True if a call says the same wherever it stands in the old program and in the new one."""
-    names = {name.split(".")[0] for name in imports.references(call)}
-    bound = [a for name in names for a in context.analysis.scopes[call].find(name)]
-    if any(map(context.legacy, walk(call))) or names & {"FLAGS", "args", "flags"}:
+def _is_own_call(context: Context, node: cst.CSTNode) -> bool:
+    """True for a call of a function of the module."""
+    if not isinstance(node, cst.Call) or not isinstance(node.func, cst.Name):
         return False
-    return all(a.scope.is_module and _runs_on_import(context, a.node) for a in bound)
+    bound = context.analysis.names.assignments(node.func)
+    called = getattr(bound[0], "node", None) if len(bound) == 1 else None
+    return isinstance(called, cst.FunctionDef) and context.parent(called) is context.analysis.module
+
+
+def _local_names(context: Context, part: cst.BaseExpression) -> Iterator[str]:
+    """Names in an expression whose values importing the module does not give."""
+    scope = context.analysis.scopes[part]
+    for name in {name.split(".")[0] for name in imports.references(part)}:
+        bound = scope.find(name)
+        known = all(a.scope.is_module and _runs_on_import(context, a.node) for a in bound)
+        if not known or name in ("FLAGS", "args", "flags"):
+            yield name
 
 
 def _format(name: str) -> str:
