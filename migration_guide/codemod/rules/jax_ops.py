@@ -4,19 +4,19 @@
 Before:
 
     x = jax.ops.index_update(x, jax.ops.index[1:, 0], y)
-    x = jax.ops.index_add(x, i, y)
+    x = jax.ops.index_add(x, jnp.argmax(z), y)
     x = jax.ops.index_add(x, [0, 1], y)
-    x = jax.ops.index_add(x, unknown, y)
+    x = jax.ops.index_add(x, i, y)
 
 After:
 
-    def as_index(index):
+    def as_index(indices):
         ...
 
     x = x.at[1:, 0].set(y)
-    x = x.at[i].add(y)
+    x = x.at[jnp.argmax(z)].add(y)
     x = x.at[jax.numpy.array([0, 1])].add(y)
-    x = x.at[as_index(unknown)].add(y)
+    x = x.at[as_index(i)].add(y)
 
 JAX removed the functions in favour of the property, which takes no lists.
 """
