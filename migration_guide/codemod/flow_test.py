@@ -51,6 +51,9 @@ CASES = {
         f"def f(x):\n    if x: return 1, {MADE}\n    return 2, 3, {MADE}\n"
         "n, a = f(1)\nn, m, b = f(0)\na.target, b.target\n"
     ),
+    "starred-in-a-tuple": f"for x in ({MADE}, *dict(a={MADE}).values()): x.target\n",
+    "starred-in-a-list": f"for x in [*[{MADE}]]: x.target\n",
+    "starred-in-a-dict": f"for x in {{**dict(a={MADE})}}.values(): x.target\n",
     "remaining-items": f"n, *xs = 1, {MADE}, {MADE}\nfor x in xs: x.target\n",
     "scan": f"def f(o, x): return o, o.target\no, ys = jax.lax.scan(f, {MADE}, xs)\no.target\n",
     "second-branch": f"jax.lax.cond(c, lambda x: 1, lambda x: x.target, {MADE})\n",

@@ -1,7 +1,10 @@
 """No name that is gone is left in silence, however it is imported: a new name or a comment."""
 
 import warnings
+from typing import Any
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from legacy_optim import gone, removed_names
@@ -270,3 +273,15 @@ def test_what_a_second_round_says_has_the_line_of_the_program():
     code = "from jax.config import config\nimport flax.optim\nconfig.disable_omnistaging()\n"
     (message,) = rewrite(code, Options()).messages
     assert message.line == 3
+
+
+def test_an_index_that_may_be_a_list_takes_what_run_takes(subtests: pytest.Subtests):
+    code = "import jax\ndef add(x, i, y): return jax.ops.index_add(x, i, y)\n"
+    module: dict[str, Any] = {}
+    exec(settled(code).code, module)
+    x, ids = np.arange(6.0).reshape(2, 3), np.array([0, 1])
+    indices = [0, (0, 1), slice(1), None, ids, [], [0, 1], [np.int32(1)], [True, False]]
+    for index in (*indices, [0, slice(1)], [None, 0], [..., 0], [[0, 1], [1, 2]], [ids, ids]):
+        with subtests.test(str(index)):
+            expected = removed_names.NAMES["jax.ops"]["index_add"](x, index, 1.0)
+            np.testing.assert_array_equal(module["add"](jnp.asarray(x), index, 1.0), expected)

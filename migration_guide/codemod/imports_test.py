@@ -1,5 +1,6 @@
 """Imports: which are known, which go, which come, and where."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from migration_guide.codemod.reading.marks import PREFIX
 from migration_guide.codemod.results import Options
 from migration_guide.codemod.rewrite import rewrite
 from migration_guide.codemod.rewrite_test import settled
+from migration_guide.codemod.writing import random_numbers
 
 IMPORTS = "import jax\nfrom flax import optim\n"
 
@@ -309,3 +311,31 @@ def test_a_dead_import_stays_where_others_may_import_it_from(stem: str, tmp_path
         for result in driver.migrate([tmp_path], Options()).changed_files
     }
     assert ("from legacy_optim import Adam\n" in new[stem]) == (stem == "__init__")
+
+
+TF = "try:\n  import tf\nexcept ImportError:\n  tf = None\n"
+# "+" stands before an import that comes, "|" where the setting does.
+HEADS = {
+    "tried-import": f"import os\n{TF}import jax\n|x = 1\n",
+    "tried-import-of-jax": "try:\n  import jax\nexcept ImportError:\n  jax = None\n|x = 1\n",
+    "condition": "+import jax\nfrom jax import random\nif old:\n  import a\nimport b\n|x = 1\n",
+    "other-name": f"+import jax\nimport jax.random as jr\n{TF}import numpy\n|x = 1\n",
+    "path": "import jax\nsys.path.append('.')\nimport numpy\n|x = 1\n",
+    "call-without-jax": "import tf\ntf.enable()\nimport jax\n|x = 1\n",
+    "draw": "+import jax\nfrom jax import random\n|w = random.normal(k)\nimport jax\n",
+    "definition": "import jax\n|def f(): pass\nimport numpy\n",
+    "function-alone": "+import jax\n|def f():\n  os.environ = b\n  import jax\n  jax.jit(h)\n",
+}
+
+
+def test_old_random_numbers_are_set_where_jax_is_bound_and_nothing_is_drawn(
+    subtests: pytest.Subtests,
+):
+    for name, head in HEADS.items():
+        with subtests.test(name):
+            old = re.sub(r"\+.*\n|\|", "", head)
+            new = head.replace("+", "").replace("|", f"\n{random_numbers.LINE}\n\n")
+            draws = "def g(): return r.PRNGKey(0)\n"
+            result = settled(f"{old}{draws}", Options(old_random_numbers=True))
+            assert result.code == f"{new}{draws}"
+            assert bool(result.messages) == (name == "function-alone")  # JAX comes earlier there

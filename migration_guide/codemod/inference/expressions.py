@@ -2,7 +2,7 @@
 
 import abc
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import libcst as cst
 
@@ -363,17 +363,16 @@ class Expressions(abc.ABC):
             case cst.Lambda():
                 return frozenset([Function(node)])
             case cst.Tuple():
+                kinds = [*map(self._element_kind, node.elements)]
                 if any(isinstance(e, cst.StarredElement) for e in node.elements):
-                    return NOTHING
-                return frozenset([Several(tuple(self.kind(e.value) for e in node.elements))])
-            case cst.List() | cst.Set():
-                return self._items([e.value for e in node.elements])
-            case cst.Dict():
-                return self._items([e.value for e in node.elements])
+                    return _items(kinds) if all(kinds) else NOTHING
+                return frozenset([Several(tuple(kinds))])
+            case cst.List() | cst.Set() | cst.Dict():
+                return _items(map(self._element_kind, node.elements))
             case cst.ListComp() | cst.SetComp() | cst.GeneratorExp():
-                return self._items([node.elt])
+                return _items([self.kind(node.elt)])
             case cst.DictComp():
-                return self._items([node.value])
+                return _items([self.kind(node.value)])
             case cst.Subscript():
                 inside = item(self.kind(node.value), _number(index_of(node)))
                 # What the rule for hyper-parameters writes for own groups.
@@ -393,9 +392,10 @@ class Expressions(abc.ABC):
     def _call_kind(self, node: cst.Call) -> Kind:
         """Returns the kind of a call's result."""
 
-    def _items(self, values: list[cst.BaseExpression]) -> Kind:
-        inside = join_kinds(self.kind(value) for value in values)
-        return frozenset([Items(inside)]) if inside else NOTHING
+    def _element_kind(self, element: cst.BaseElement | cst.BaseDictElement) -> Kind:
+        kind = self.kind(element.value)
+        starred = isinstance(element, cst.StarredElement | cst.StarredDictElement)
+        return item(kind) if starred else kind
 
     def _name_kind(self, node: cst.Name) -> Kind:
         imported = self.names.of(node)
@@ -495,3 +495,9 @@ def _drop_conflicts(evidence: Kind, kind: Kind) -> Kind:
     if evidence & ours and FOREIGN not in evidence:
         return kind - {FOREIGN}
     return kind - ours if FOREIGN in evidence and not evidence & ours else kind
+
+
+def _items(kinds: Iterable[Kind]) -> Kind:
+    """The kind of a container of such items."""
+    inside = join_kinds(kinds)
+    return frozenset([Items(inside)]) if inside else NOTHING

@@ -22,7 +22,7 @@ def place(context: Context, module: cst.Module) -> cst.Module:
     needed = [placement.Import(name) for name in context.needed]
     needed += [placement.Import(home, name) for home, name in context.named]
     original, new = context.analysis.module, module
-    new = placement.with_imports(new, needed, _old_import(context))
+    new = placement.with_imports(new, needed, _old_import(context), at_top=keeps_random_numbers)
     if placement.comes_too_early(original, new):
         context.note(original.body[0], _TOO_EARLY)
     for name, source in sorted(context.functions.items(), reverse=True):

@@ -1,5 +1,6 @@
 """Places imports: never above settings that must precede the import of JAX."""
 
+import builtins
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -40,13 +41,13 @@ class Import:
 
 
 def with_imports(
-    module: cst.Module, needed: Iterable[Import], old: int | None = None
+    module: cst.Module, needed: Iterable[Import], old: int | None = None, at_top: bool = False
 ) -> cst.Module:
-    """Adds imports at the top of the module, where they are missing."""
+    """Adds imports where they are missing: above all, or within the block that needs them."""
     missing = _missing(module, needed)
     # Python's own modules may stand anywhere. All others import JAX: they stay together.
     roots = {item.root for item in missing if not item.is_of_python}
-    block = _block_of_ours(module, roots) if roots else None
+    block = _block_of_ours(module, roots) if roots and not at_top else None
     if block is not None:
         within: Any = block.body
         inner = with_imports(cst.Module(within), [n for n in missing if not n.is_of_python])
@@ -207,20 +208,39 @@ def below_imports(module: cst.Module, source: str, name: str) -> cst.Module:
     (function,) = cst.parse_module(f"{source}\n").body
     assert isinstance(function, cst.FunctionDef)
     uses = (i for i, line in enumerate(module.body) if name in _names(line, run=True))
-    return behind_imports(module, function, next(uses, len(module.body)), 2)
-
-
-def behind_imports(
-    module: cst.Module, statement: cst.CSTNode, first: int, blank: int
-) -> cst.Module:
-    """The module with a statement behind the imports at its top, between blank lines."""
-    body: list[Any] = list(module.body)
     place = 0
-    for index, line in enumerate(body[:first]):
+    for index, line in enumerate(module.body[: next(uses, len(module.body))]):
         if not isinstance(line, cst.SimpleStatementLine):
             break
-        if isinstance(line.body[0], cst.Import | cst.ImportFrom):
+        if _is_import(line):
             place = index + 1
+    return _apart(module, place, function, 2)
+
+
+def behind_imports(module: cst.Module, setting: cst.CSTNode, root: str) -> cst.Module:
+    """The module with a setting of a package, behind the imports that precede its first use."""
+    place, is_there = 0, False
+    for index, line in enumerate(module.body):
+        if is_there and _is_busy(line):
+            break
+        imports_it = any(mentions(node, root) for node in made_by(line))
+        if _is_import(line) or (imports_it and not is_there):
+            place = index + 1
+        is_there = is_there or imports_it
+    return with_imports(_apart(module, place, setting, 1), [Import(root)])
+
+
+def _is_busy(line: cst.CSTNode) -> bool:
+    """True if a statement may draw random numbers, or defines something."""
+    if isinstance(line, cst.FunctionDef | cst.ClassDef):
+        return True
+    foreign = _names(line) - sys.stdlib_module_names - vars(builtins).keys()
+    return bool(foreign) and not _touches(line) and any(isinstance(n, cst.Call) for n in walk(line))
+
+
+def _apart(module: cst.Module, place: int, statement: cst.CSTNode, blank: int) -> cst.Module:
+    """The module with a statement at a place, between blank lines."""
+    body: list[Any] = list(module.body)
     empty = cst.EmptyLine(indent=False)
     body.insert(place, statement.with_changes(leading_lines=[empty] * blank))
     if place + 1 < len(body):

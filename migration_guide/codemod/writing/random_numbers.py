@@ -24,4 +24,4 @@ def is_missing(module: cst.Module) -> bool:
 def add(module: cst.Module) -> cst.Module:
     """The module with the setting behind its imports."""
     line = cst.parse_statement(LINE, config=module.config_for_parsing)
-    return placement.behind_imports(module, line, len(module.body), 1)
+    return placement.behind_imports(module, line, "jax")
