@@ -52,7 +52,7 @@ def test_subnormal_numbers_of_float16_are_rounded_the_same_when_compiled():
 def test_rprop_sees_the_sign_of_products_that_are_subnormal(size: float, expected: list[float]):
     """Numbers of PyTorch 2.13: 1e-40 is above 0 there, and 1e-46 is 0."""
     tx: Any = from_torch("Rprop(lr=1e-2)")
-    state = TrainState.create(apply_fn=None, params=jnp.zeros(2), tx=tx)
+    state: Any = TrainState.create(apply_fn=None, params=jnp.zeros(2), tx=tx)
     for value in expected:
         state = state.apply_gradients(grads=jnp.array([size, -size], jnp.float32))
         np.testing.assert_allclose(state.params, [value, -value], rtol=1e-6)
