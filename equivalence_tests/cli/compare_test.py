@@ -31,6 +31,9 @@ def broken():
 def ended():
     raise SystemExit(0)
 
+def mistyped():
+    return 1 + "one"
+
 def stop(gradients, state, params=None):
     raise RuntimeError("not this step")
 
@@ -119,6 +122,7 @@ def test_what_the_proof_alone_shows_is_different(tmp_path: Path, command: Comman
         ("my_pair:number", "my_pair:number: expected a legacy definition"),
         ("my_import:adam", "my_import:adam: importing my_import raised ValueError: too early"),
         ("my_pair:broken", r"my_pair:broken\(\): raised RuntimeError: not today \(my_pair.py:16\)"),
+        ("my_pair:mistyped", r"raised TypeError: unsupported.*'str' \(my_pair.py:22\)$"),
         ("my_exit:adam", r"importing my_exit ended with sys.exit\(0\): put the code that"),
         ("my_pair:ended", r"my_pair:ended\(\): raised SystemExit: 0"),
         ("optax:adam", r"missing 1 required .* give its arguments with --args LEFT RIGHT"),
@@ -127,7 +131,7 @@ def test_what_the_proof_alone_shows_is_different(tmp_path: Path, command: Comman
         ("os.system('true')", "is not a call of a legacy optimizer"),
         ("optax.adam(rate)", "rate is not a literal, and nothing is evaluated"),
         ("optax.adam(1e-3", r"expected module:name, or a constructor call such as Adam\(1e-3\)"),
-        ("my_pair:stopping", r"not this step \(my_pair.py:22\).*--params w=4x3,b=3"),
+        ("my_pair:stopping", r"not this step \(my_pair.py:25\).*--params w=4x3,b=3"),
     ],
 )
 def test_misuse_is_said(right: str, message: str, command: Command):

@@ -17,7 +17,12 @@ from optax_bridge._hyper_params import RATES
 from optax_bridge._literals import NO_LITERAL, expression, literal
 from optax_bridge.checkpoints.definitions import parse_definition
 from optax_bridge.cli.errors import error_text
-from optax_bridge.cli.programs import in_program, load_object, with_own_arguments
+from optax_bridge.cli.programs import (
+    in_program,
+    load_object,
+    takes_nothing,
+    with_own_arguments,
+)
 from optax_bridge.correspondence import TORCH, entries_by_class
 from optax_bridge.correspondence.expression import ExpressionError
 from optax_bridge.correspondence.recipe import resolve
@@ -90,7 +95,7 @@ class NamedSide:
                 return side_maker(self.function)(*self.args, **(self.kwargs or {}))
         except (Exception, SystemExit) as error:
             hint = ""
-            if isinstance(error, TypeError) and not self.arguments:
+            if not self.arguments and not takes_nothing(self.function):
                 hint = "; give its arguments with --args LEFT RIGHT"
             raise EquivalenceError(
                 f"{self.name}({self.arguments}): {error_text(error)}{hint}"

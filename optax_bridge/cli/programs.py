@@ -154,7 +154,7 @@ def load_object(name: str, *, make: bool = False) -> Any:
         with with_own_arguments(module):
             return value()
     except (Exception, SystemExit) as error:
-        remedy = "" if _takes_nothing(value) else _WITHOUT_ARGUMENTS.format(attribute)
+        remedy = "" if takes_nothing(value) else _WITHOUT_ARGUMENTS.format(attribute)
         if old_names := _migration_remedy(error):
             remedy = f". {old_names}"
         raise ProgramError(f"{name}(): {_error_with_hint(error)}{remedy}") from error
@@ -175,7 +175,7 @@ _WITHOUT_ARGUMENTS = (
 )
 
 
-def _takes_nothing(function: Callable[..., object]) -> bool:
+def takes_nothing(function: Callable[..., object]) -> bool:
     """False of a function that cannot be called without arguments."""
     try:
         inspect.signature(function).bind()
