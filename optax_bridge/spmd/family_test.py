@@ -74,7 +74,8 @@ def test_inspect_knows_a_run_its_folder_and_a_step(run, part):
     result = call("inspect", run[0] / part)
     assert result.exit_code == 0, result.output
     first, step = result.output.splitlines()[:2]
-    assert "step_00000003: Trainer, a TrainState (steps 2, 3; parameters from " in first
+    newest = ", the newest of 2" if part == "checkpoints" else ""
+    assert f"step_00000003{newest}: Trainer, a TrainState (steps 2, 3; parameters from " in first
     assert "model/net/params; next to it prng_key), 14 arrays" in first and step == "step 3"
     facts = json.loads(call("inspect", run[0] / part, "--json").output)
     assert facts["step"] == 3 and facts["path"].endswith("step_00000003")

@@ -204,11 +204,11 @@ class Rprop(TorchOptimizer):
         grad = -grad if hp.maximize else grad
         agreement = grad * state.prev
         # PyTorch's product may be subnormal; and a tensor rounds the factors.
-        least = _LARGEST_PRODUCT_THAT_IS_0[k.dtype]
-        factor = jnp.where(agreement < -least, k.number(shorter), 1.0)
-        factor = jnp.where(agreement > least, k.number(longer), factor)
+        zero = _LARGEST_PRODUCT_THAT_IS_0[k.dtype]
+        factor = jnp.where(agreement < -zero, k.number(shorter), 1.0)
+        factor = jnp.where(agreement > zero, k.number(longer), factor)
         size = jnp.clip(k.mul(state.step_size, factor), k.number(least), k.number(most))
-        grad = jnp.where(agreement < -least, 0.0, grad)
+        grad = jnp.where(agreement < -zero, 0.0, grad)
         sign = jnp.where(grad > 0, 1.0, jnp.where(grad < 0, -1.0, 0.0))
         return k.addcmul(param, sign, size, value=-1.0), {"prev": grad, "step_size": size}
 
