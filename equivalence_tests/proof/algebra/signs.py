@@ -55,7 +55,7 @@ class Signs(Quotients):
         if holds:
             return
         if holds is False and self.in_case:
-            self.assumptions[_shortened(self._text_of_other_cases())] = None
+            self.assumptions[_shorten(self._text_of_other_cases())] = None
             return
         if what == "is more than 0" and self._is_above(value, strict=False):
             what = "is not 0"
@@ -63,7 +63,7 @@ class Signs(Quotients):
             self.denominators[self.text(value)] = value
             if value.num.leading_coefficient() < 0:
                 value = self.neg(value)
-        self.assumptions[f"{_shortened(self.text(value))} {what}"] = None
+        self.assumptions[f"{_shorten(self.text(value))} {what}"] = None
 
     def _holds(self, value: Rat, what: str) -> bool | None:
         """Whether something is seen to hold in the case that is looked at; None if that is open."""
@@ -253,5 +253,5 @@ class Signs(Quotients):
         return {**terms, (0,) * self._capacity: fmpq(-least)}, False
 
 
-def _shortened(text: str) -> str:
+def _shorten(text: str) -> str:
     return text if len(text) <= 300 else text[:300] + " ..."
