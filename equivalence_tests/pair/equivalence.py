@@ -19,7 +19,6 @@ A side from another version of Optax, installed with `pip install --target older
 import contextlib
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 
 import jax
 import numpy as np
@@ -34,7 +33,7 @@ from equivalence_tests.sides.inputs import problems
 from equivalence_tests.sides.inputs.gradients import Gradients
 from equivalence_tests.sides.precision import float64, pin_precision
 from equivalence_tests.sides.side import Side, in_legacy_layout
-from optax_bridge.metadata.trees import Params, Updates
+from optax_bridge.metadata.trees import Params
 
 
 def check_equivalence(
@@ -113,12 +112,8 @@ def _with_poison_in_other_orders(
         return
     for first in problems.other_orders(params):
         tree = problems.gradients(params, problems.LATE, "poisoned", first_order=first)
-        stream = partial(_at, tree)
-        yield replace(setup, stream=stream, steps=problems.LATE)
-
-
-def _at(tree: Updates, step: int, _: Params) -> Updates:
-    return jax.tree.map(lambda leaf: leaf[step], tree)
+        stream, steps = given_gradients.resolve(tree, params, None)
+        yield replace(setup, stream=stream, steps=steps)
 
 
 # Steps that are below the spacing of the parameters show nothing of what they are: where less than

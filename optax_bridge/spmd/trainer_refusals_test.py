@@ -56,15 +56,16 @@ def test_what_a_model_does_wrong_is_said_of_the_model(tmp_path, model, message):
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("model", 3, "trainer: model: expected the config of a module, found 3"),
-        ("learner", None, "trainer: learner: expected the config of a module, found None"),
+        ("model", 3, "child 'model' of .*: expected the config of a module .*, got a int: 3"),
+        ("learner", None, "child 'learner' of .*, got a NoneType: None"),
+        ("summary_writer", 3, "child 'summary_writer' of .*, got a int: 3"),
         ("evalers", None, "trainer: evalers: expected a dict of configs, found None"),
-        ("evalers", {"x": 3}, r"trainer: evalers\['x'\]: expected the config of a mod"),
+        ("evalers", {"x": 3}, "child 'x' of .*, got a int: 3"),
     ],
 )
 def test_a_part_that_is_no_config_is_named(tmp_path, field, value, message):
-    with refused(ValueError, message):
-        config(tmp_path).set(**{field: value}).instantiate(parent=None)
+    with refused(TypeError, message):
+        config(tmp_path).set(**{field: value}).instantiate(parent=None, devices=jax.devices()[:4])
 
 
 class _InTrainingAlone(regression.Regression):

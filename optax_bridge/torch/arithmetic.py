@@ -23,6 +23,13 @@ Tensor = jax.Array  # float64, each element a number of the parameter's dtype
 
 _SINGLE = (8, 23)  # bits of exponent and mantissa
 _FORMATS = {"float32": _SINGLE, "bfloat16": (8, 7), "float16": (5, 10)}
+# Half of a dtype's least number, of bfloat16 by way of float32; of float64 nothing is rounded here.
+_LARGEST_ROUNDED_TO_0 = {
+    "float16": 2.0**-25,
+    "bfloat16": 2.0**-134 + 2.0**-150,
+    "float32": 2.0**-150,
+    "float64": 0.0,
+}
 _LEAST_NORMAL_HALF = 2.0**-14
 _TO_SUBNORMAL_HALF = 0.75  # near it, float32 has the multiples of 2 ** -24
 
@@ -44,6 +51,12 @@ class Kernels:
     def mul(self, x: Tensor, y: Tensor | Number) -> Tensor:
         """`x * y`."""
         return self.nearest(x * self._single(y))
+
+    def sign_of_product(self, x: Tensor, y: Tensor) -> Tensor:
+        """The sign of `x * y`, which in PyTorch may be subnormal; 0 where it is NaN."""
+        product = x * y
+        is_seen = jnp.abs(product) > _LARGEST_ROUNDED_TO_0[self.dtype]
+        return jnp.where(is_seen, jnp.sign(product), 0.0)
 
     def div(self, x: Tensor, y: Tensor | Number) -> Tensor:
         """`x / y`."""

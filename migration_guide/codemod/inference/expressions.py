@@ -2,7 +2,7 @@
 
 import abc
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import libcst as cst
 
@@ -26,6 +26,7 @@ from migration_guide.codemod.inference.kinds import (
     Kind,
     Several,
     item,
+    items,
     join_kinds,
     only,
 )
@@ -365,14 +366,14 @@ class Expressions(abc.ABC):
             case cst.Tuple():
                 kinds = [*map(self._element_kind, node.elements)]
                 if any(isinstance(e, cst.StarredElement) for e in node.elements):
-                    return _items(kinds) if all(kinds) else NOTHING
+                    return items(kinds) if all(kinds) else NOTHING
                 return frozenset([Several(tuple(kinds))])
             case cst.List() | cst.Set() | cst.Dict():
-                return _items(map(self._element_kind, node.elements))
+                return items(map(self._element_kind, node.elements))
             case cst.ListComp() | cst.SetComp() | cst.GeneratorExp():
-                return _items([self.kind(node.elt)])
+                return items([self.kind(node.elt)])
             case cst.DictComp():
-                return _items([self.kind(node.value)])
+                return items([self.kind(node.value)])
             case cst.Subscript():
                 inside = item(self.kind(node.value), _number(index_of(node)))
                 # What the rule for hyper-parameters writes for own groups.
@@ -495,9 +496,3 @@ def _drop_conflicts(evidence: Kind, kind: Kind) -> Kind:
     if evidence & ours and FOREIGN not in evidence:
         return kind - {FOREIGN}
     return kind - ours if FOREIGN in evidence and not evidence & ours else kind
-
-
-def _items(kinds: Iterable[Kind]) -> Kind:
-    """The kind of a container of such items."""
-    inside = join_kinds(kinds)
-    return frozenset([Items(inside)]) if inside else NOTHING

@@ -113,6 +113,12 @@ def item(kind: Kind, index: int | None = None) -> Kind:
     return join_kinds(items)
 
 
+def items(kinds: Iterable[Kind]) -> Kind:
+    """Returns the kind of a container of such items."""
+    inside = join_kinds(kinds)
+    return frozenset([Items(inside)]) if inside else NOTHING
+
+
 def within(kind: Kind) -> Iterator[str | Function | Instance | Several | Items]:
     """Yields the atoms of a kind and of the kinds inside them, at any depth."""
     for atom in kind:

@@ -243,14 +243,17 @@ class Module(Configurable, metaclass=_ModuleType):
         meant = f" (did you mean: [{', '.join(similar)}])" if similar else ""
         raise AttributeError(f"{type(self).__qualname__} has no attribute {name!r}{meant}")
 
-    def _add_child(self, name: str, child_config: ConfigBase, **kwargs: object) -> Any:
-        """Makes a child from a copy of its config."""
-        check_name(name, "module")
+    def _check_child_config(self, name: str, child_config: object) -> None:
         if not isinstance(child_config, Module.Config):
             raise TypeError(
                 f"child {name!r} of {self!r}: expected the config of a module (Module.Config), got "
                 f"a {type(child_config).__name__}: {child_config!r}"
             )
+
+    def _add_child(self, name: str, child_config: ConfigBase, **kwargs: object) -> Any:
+        """Makes a child from a copy of its config."""
+        check_name(name, "module")
+        self._check_child_config(name, child_config)
         if not isinstance(child_config.name, RequiredFieldValue) and child_config.name != name:
             raise ValueError(
                 f"child {name!r} of {self!r}: its config says that its name is "

@@ -100,10 +100,17 @@ class BaseTrainer(Module):
 
         Raises:
           ValueError: a field of the config does not fit; the message names it.
+          TypeError: a part of it is no config.
         """
         super().__init__(cfg, parent=parent)
         cfg = self.config  # a copy, as fields are set below
-        self._check_parts(cfg)
+        if not isinstance(cfg.evalers, dict):
+            raise TypeError(
+                f"{self.path()}: evalers: expected a dict of configs, found {cfg.evalers!r}"
+            )
+        parts = {name: getattr(cfg, name) for name in ("model", "learner")}
+        for name, part in (parts | cfg.evalers).items():
+            self._check_child_config(name, part)
         if cfg.model.dtype is None:
             raise ValueError(
                 f"{self.path()}: dtype must be explicitly specified for the model: set "
@@ -147,20 +154,6 @@ class BaseTrainer(Module):
                     maybe_set_config(evaler.output_writer, dir=str(outputs))
                 maybe_set_config(evaler.input, partition_spec=batch_axes)
                 self._evalers[name] = self._add_child(name, evaler, model=self.model)
-
-    def _check_parts(self, cfg: Config) -> None:
-        names = ("input", "model", "learner", "summary_writer", "checkpointer")
-        parts: dict[str, object] = {name: getattr(cfg, name) for name in names}
-        if not isinstance(cfg.evalers, dict):
-            raise ValueError(
-                f"{self.path()}: evalers: expected a dict of configs, found {cfg.evalers!r}"
-            )
-        parts |= {f"evalers[{name!r}]": evaler for name, evaler in cfg.evalers.items()}
-        for name, part in parts.items():
-            if not isinstance(part, Module.Config):
-                raise ValueError(
-                    f"{self.path()}: {name}: expected the config of a module, found {part!r}"
-                )
 
     # Parts and state.
 

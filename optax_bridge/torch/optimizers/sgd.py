@@ -164,15 +164,6 @@ _ASGD_ENTRY = torch_entry(
 )
 
 
-# Half of the least number of a dtype, of bfloat16 by way of float32.
-_LARGEST_PRODUCT_THAT_IS_0 = {
-    "float16": 2.0**-25,
-    "bfloat16": 2.0**-134 + 2.0**-150,
-    "float32": 2.0**-150,
-    "float64": 0.0,
-}
-
-
 @dataclasses.dataclass(eq=False)
 class Rprop(TorchOptimizer):
     """Resilient propagation: the sign of the gradient, times a size of its own for each element.
@@ -202,13 +193,12 @@ class Rprop(TorchOptimizer):
     def step(self, k: Kernels, hp: Values, param: Tensor, grad: Tensor, state: Values) -> Result:
         (shorter, longer), (least, most) = hp.etas, hp.step_sizes
         grad = -grad if hp.maximize else grad
-        agreement = grad * state.prev
-        # PyTorch's product may be subnormal; and a tensor rounds the factors.
-        zero = _LARGEST_PRODUCT_THAT_IS_0[k.dtype]
-        factor = jnp.where(agreement < -zero, k.number(shorter), 1.0)
-        factor = jnp.where(agreement > zero, k.number(longer), factor)
+        agreement = k.sign_of_product(grad, state.prev)
+        # PyTorch writes the factors into a tensor, which rounds them.
+        factor = jnp.where(agreement < 0, k.number(shorter), 1.0)
+        factor = jnp.where(agreement > 0, k.number(longer), factor)
         size = jnp.clip(k.mul(state.step_size, factor), k.number(least), k.number(most))
-        grad = jnp.where(agreement < -zero, 0.0, grad)
+        grad = jnp.where(agreement < 0, 0.0, grad)
         sign = jnp.where(grad > 0, 1.0, jnp.where(grad < 0, -1.0, 0.0))
         return k.addcmul(param, sign, size, value=-1.0), {"prev": grad, "step_size": size}
 
